@@ -20,7 +20,7 @@ from drom.agent.cli.usage import usage_sentence
 from drom.agent.config import sources
 from drom.agent.demo.cli import demo
 from drom.agent.ipc.runtime_dir import RuntimeDirError
-from drom.agent.observe.event_log import HistoryError
+from drom.agent.observe.event_log import EventLogError
 from drom.agent.observe.log import failure
 from drom.agent.system import os_errors
 from drom.agent.topology.synthetic import TopologyError
@@ -77,7 +77,7 @@ EXPECTED = (
     TopologyError,
     RuntimeDirError,
     CpuListError,
-    HistoryError,
+    EventLogError,
     WorkloadError,
     SchedulerError,
 )

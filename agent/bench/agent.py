@@ -162,7 +162,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def await_that(condition: Callable[[], bool], what: str) -> None:
+def await_condition(condition: Callable[[], bool], what: str) -> None:
     """Wait until the condition holds. Raises `ControlError` if it does not within `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -199,7 +199,7 @@ def extra_launch_ms(agent: Agent, pairs: int = PAIRS) -> float:
     for _ in range(pairs):
         plain = _wall([true], agent.environment)
         extra.append(_wall([launcher, "--require", true], agent.environment) - plain)
-        await_that(agent.is_idle, "the agent has noticed the end of a program")
+        await_condition(agent.is_idle, "the agent has noticed the end of a program")
     return statistics.median(extra) * 1e3
 
 
@@ -217,15 +217,15 @@ def regrant_ms(agent: Agent, deaths: int = DEATHS) -> float:
     """
     with agent.launch(native.bench_path(), "follow") as first:
         took = [_time_regrant(agent, first.pid) for _ in range(deaths)]
-    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    await_condition(agent.is_idle, "the agent has noticed the end of a program")
     return statistics.median(took) * 1e3
 
 
 def _time_regrant(agent: Agent, survivor: int) -> float:
     """Start a program that gets CPUs of the survivor, kill it; return the seconds until the survivor's next grant."""
-    await_that(lambda: agent.has_settled(survivor), "a program has all CPUs")
+    await_condition(lambda: agent.has_settled(survivor), "a program has all CPUs")
     with agent.launch(native.bench_path(), "follow") as victim:
-        await_that(lambda: agent.has_settled(survivor, victim.pid), "two programs share the CPUs")
+        await_condition(lambda: agent.has_settled(survivor, victim.pid), "two programs share the CPUs")
         epoch = agent.epoch_word(survivor)
         before = epoch[0]
         begin = time.monotonic()

@@ -15,23 +15,23 @@ from drom.agent.bench import simulated_day
 from drom.agent.model.cores import Cores
 from drom.agent.node.node import Node
 from drom.agent.placement.kernel import distributor
-from drom.agent.placement.kernel.background import Placer
-from drom.agent.policy.site_rules import Rules
+from drom.agent.placement.kernel.background import CompiledKernel
+from drom.agent.policy.site_rules import SiteRules
 from drom.agent.topology.machine import usable_cores
 from drom.agent.topology.synthetic import synthetic_topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from drom.agent.bench.simulated_day import Book, Outcome
+    from drom.agent.bench.simulated_day import Accounts, Outcome
 
 MACHINE = "pack:2 core:16"
 MEMORY = 128 << 30
 """Bytes."""
 POLICIES = {
     "first come, first served (rigid)": None,
-    "equal shares": Rules(),
-    "equal shares, residence 60 s, margin 0.2": Rules(residence=60.0, margin=0.2),
+    "equal shares": SiteRules(),
+    "equal shares, residence 60 s, margin 0.2": SiteRules(residence=60.0, margin=0.2),
 }
 FIGURES = {
     "response_mean_s": "mean response, s",
@@ -49,7 +49,7 @@ FIGURES = {
 def simulate(days: int, seconds: float = simulated_day.DAY) -> dict[str, Any]:
     """Simulate `days` days, with seeds 1, 2, ...; return, for each policy, every figure's median and extremes."""
     distributor.kernel()
-    placer, cores = Placer(synthetic_topology(MACHINE)), Cores.of(usable_cores(synthetic_topology(MACHINE)))
+    placer, cores = CompiledKernel(synthetic_topology(MACHINE)), Cores.of(usable_cores(synthetic_topology(MACHINE)))
     found: dict[str, list[dict[str, float]]] = {name: [] for name in POLICIES}
     sent = 0
     for seed in range(1, days + 1):
@@ -72,7 +72,7 @@ def simulate(days: int, seconds: float = simulated_day.DAY) -> dict[str, Any]:
     }
 
 
-def figures(outcomes: Sequence[Outcome], book: Book, cores: int) -> dict[str, float]:
+def figures(outcomes: Sequence[Outcome], book: Accounts, cores: int) -> dict[str, float]:
     """Return the figures of one day; programs that the node refused do not count."""
     served = [outcome for outcome in outcomes if not outcome.refused]
     responses = sorted(outcome.response for outcome in served)

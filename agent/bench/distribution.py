@@ -7,7 +7,14 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.placement.kernel.distributor import DEFAULT_BUDGET, Demand, Distributor, Infeasible, Placement, kernel
+from drom.agent.placement.kernel.distributor import (
+    DEFAULT_BUDGET,
+    Distributor,
+    Infeasible,
+    Placement,
+    TaskRequest,
+    kernel,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,13 +38,15 @@ def _measure_size(sockets: int, jobs: int, ranks: int, runs: int, calls: int) ->
     return {name: _measure_calls(distributor, demands, runs, calls) for name, demands in cases}
 
 
-def situations(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> dict[str, list[Demand]]:
+def situations(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> dict[str, list[TaskRequest]]:
     """Return demands that fill the machine: all tasks new, nothing to do, the last job arrives, all scattered."""
     tasks = jobs * ranks
     share = len(cores) // tasks
-    new = [Demand(t, t // ranks, share) for t in range(tasks)]
+    new = [TaskRequest(t, t // ranks, share) for t in range(tasks)]
     old = tasks - ranks
-    before = _placed(cores, [Demand(t, t // ranks, len(cores) // old + (t < len(cores) % old)) for t in range(old)])
+    before = _placed(
+        cores, [TaskRequest(t, t // ranks, len(cores) // old + (t < len(cores) % old)) for t in range(old)]
+    )
     return {
         "all new": new,
         "unchanged": _again(new, _placed(cores, new)),
@@ -46,7 +55,7 @@ def situations(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> 
     }
 
 
-def _placed(cores: Sequence[tuple[int, int, int]], demands: list[Demand]) -> dict[Any, int]:
+def _placed(cores: Sequence[tuple[int, int, int]], demands: list[TaskRequest]) -> dict[Any, int]:
     """Return the mask of each demand's task after placement."""
     return dict(_feasible(Distributor(cores).place(demands)).masks)
 
@@ -58,12 +67,12 @@ def _feasible(answer: Placement | Infeasible) -> Placement:
     return answer
 
 
-def _again(demands: list[Demand], masks: dict[Any, int]) -> list[Demand]:
+def _again(demands: list[TaskRequest], masks: dict[Any, int]) -> list[TaskRequest]:
     """Return the same demands, by tasks that already have `masks`."""
-    return [Demand(d.task, d.job, d.cores, masks.get(d.task, 0)) for d in demands]
+    return [TaskRequest(d.task, d.job, d.cores, masks.get(d.task, 0)) for d in demands]
 
 
-def _scattered(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> list[Demand]:
+def _scattered(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> list[TaskRequest]:
     """Return the demands of jobs of random sizes with cores spread at random over the machine (seeded)."""
     rng = random.Random(20)  # noqa: S311 - a benchmark, reproducible
     sizes = [1] * (jobs * ranks)
@@ -72,10 +81,10 @@ def _scattered(cores: Sequence[tuple[int, int, int]], jobs: int, ranks: int) -> 
     shuffled = [core[2] for core in cores]
     rng.shuffle(shuffled)
     held = [sum(shuffled.pop() for _ in range(size)) for size in sizes]
-    return [Demand(t, t // ranks, size, held[t]) for t, size in enumerate(sizes)]
+    return [TaskRequest(t, t // ranks, size, held[t]) for t, size in enumerate(sizes)]
 
 
-def _measure_calls(distributor: Distributor, demands: list[Demand], runs: int, calls: int) -> dict[str, Any]:
+def _measure_calls(distributor: Distributor, demands: list[TaskRequest], runs: int, calls: int) -> dict[str, Any]:
     """Time calls of the kernel for one list of demands; each run is the median of its calls."""
     placement = _feasible(distributor.place(demands))
     arguments = distributor.prepare(demands)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.bench import agent as bench_agent
 from drom.agent.bench import scale
-from drom.agent.bench.agent import PATIENCE, agent_in, await_that, running_agent
+from drom.agent.bench.agent import PATIENCE, agent_in, await_condition, running_agent
 from drom.agent.bench.node import Figure, report
 from drom.agent.bench.publish import percentile
 from drom.agent.errors import ControlError
@@ -75,16 +75,16 @@ def deaths(agent: Agent, count: int = DEATHS) -> tuple[list[float], list[float]]
                 before, begin = epoch[0], time.monotonic_ns()
                 os.kill(victim.pid, signal.SIGKILL)
                 os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
-                await_that(lambda now=epoch, old=before: now[0] != old, "cores are granted anew")  # type: ignore[misc]
+                await_condition(lambda now=epoch, old=before: now[0] != old, "cores are granted anew")  # type: ignore[misc]
                 seen, runs = time.monotonic_ns() - begin, _line(holder) - begin
                 granted.append(min(seen, runs) / 1e6)  # the grant came before the program ran, even if seen later
                 running.append(runs / 1e6)
-    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    await_condition(agent.is_idle, "the agent has noticed the end of a program")
     return granted, running
 
 
 def _await_settled(agent: Agent, *pids: int) -> None:
-    await_that(lambda: agent.has_settled(*pids), "programs have settled")
+    await_condition(lambda: agent.has_settled(*pids), "programs have settled")
 
 
 def _forget(program: subprocess.Popen[str]) -> None:
@@ -106,11 +106,14 @@ def repairs(agent: Agent, processes: int, threads: int, times: int = REPAIRS) ->
     """
     took = []
     chance = random.Random(1)  # noqa: S311 - when masks are rewritten, between two rounds, is to be the same in every run
-    with _crowd(agent, processes, threads) as (program, tids), agent.launch(native.bench_path(), "follow") as neighbour:
+    with (
+        _start_idle_programs(agent, processes, threads) as (program, tids),
+        agent.launch(native.bench_path(), "follow") as neighbour,
+    ):
         _await_settled(agent, program.pid, neighbour.pid)
         for _ in range(times):
             mine = os.sched_getaffinity(program.pid)
-            await_that(lambda own=mine: _all_have(tids, own), "masks are repaired")  # type: ignore[misc]
+            await_condition(lambda own=mine: _all_have(tids, own), "masks are repaired")  # type: ignore[misc]
             time.sleep(chance.random())
             everywhere = mine | os.sched_getaffinity(neighbour.pid)
             begin = time.monotonic()
@@ -121,22 +124,24 @@ def repairs(agent: Agent, processes: int, threads: int, times: int = REPAIRS) ->
                     raise ControlError("the benchmark's agent does not repair masks.")
                 time.sleep(0.01)
             took.append(time.monotonic() - begin)
-    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    await_condition(agent.is_idle, "the agent has noticed the end of a program")
     return took
 
 
 def idle_percent(agent: Agent, processes: int, threads: int) -> float:
     """Return the per cent of one core that an agent uses for a task of `processes` processes of `threads` threads."""
-    with _crowd(agent, processes, threads):
+    with _start_idle_programs(agent, processes, threads):
         idle = bench_agent.idle_percent(agent, IDLE_SECONDS)
-    await_that(agent.is_idle, "the agent has noticed the end of a program")
+    await_condition(agent.is_idle, "the agent has noticed the end of a program")
     return idle
 
 
 @contextlib.contextmanager
-def _crowd(agent: Agent, processes: int, threads: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def _start_idle_programs(
+    agent: Agent, processes: int, threads: int
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     with agent.launch(native.bench_path(), "crowd", str(processes), str(threads)) as program:
-        await_that(lambda: len(_threads(program.pid)) == processes * threads, "a program has all its threads")
+        await_condition(lambda: len(_threads(program.pid)) == processes * threads, "a program has all its threads")
         _await_settled(agent, program.pid)
         yield program, _threads(program.pid)
 

@@ -11,7 +11,7 @@ from drom.agent.bench import agent as bench_agent
 from drom.agent.bench import distribution as bench_distribution
 from drom.agent.bench import publish, python, resize, scale
 from drom.agent.placement.kernel import distributor
-from drom.agent.topology.detect import machine
+from drom.agent.topology.detect import describe_host
 from drom.agent.topology.machine import usable_cores
 from drom.agent.topology.sysfs import read_topology
 
@@ -85,7 +85,7 @@ def node(runs: int, chosen: Iterable[str] = tuple(FIGURES)) -> dict[str, Any]:
             _show(f"drom bench: run {run + 1} of {runs}, {measure.__name__.strip('_')}")
             found[-1] |= measure(wanted)
     _show("")
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": summarise(found)}
+    return {"schema_version": 1, "machine": describe_host(), "runs": runs, "figures": summarise(found)}
 
 
 def summarise(runs: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def report(found: Mapping[str, list[float]], figures: Mapping[str, Figure], runs
         figure = figures[key]
         about = {"name": figure.name, "unit": figure.unit}
         rows.append({**about, **_spread(values), "reach": figure.reach, "runs": values})
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": rows}
+    return {"schema_version": 1, "machine": describe_host(), "runs": runs, "figures": rows}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -58,14 +58,14 @@ def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> d
 
     A runtime that is not installed is left out. Raises `ControlError` if a program of the benchmark fails.
     """
-    from drom.agent.topology.detect import machine
+    from drom.agent.topology.detect import describe_host
 
     chosen = [runtime for runtime in RUNTIMES if runtime.name in names and _is_there(runtime)]
     dlb = bench_dlb.library()
     figures = [row for runtime in chosen for row in _figures(runtime, runs, dlb if runtime.name == "libomp" else None)]
     if "mpi" in names and mpi.is_possible():
         figures.append(_mpi(runs))
-    return {"schema_version": SCHEMA_VERSION, "machine": machine(), "runs": runs, "figures": figures}
+    return {"schema_version": SCHEMA_VERSION, "machine": describe_host(), "runs": runs, "figures": figures}
 
 
 def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, Any]]:
@@ -158,10 +158,10 @@ class Bench:
             steady.running([*self._managed, *command], self._environment) as managed,
         ):
             alone.stop()
-            bench_agent.await_that(lambda: self._agent.has_settled(managed.pid), "the program is seated")
+            bench_agent.await_condition(lambda: self._agent.has_settled(managed.pid), "the program is seated")
             managed.stop()
             yield alone, managed
-        bench_agent.await_that(self._agent.is_idle, "the agent has noticed the end of a program")
+        bench_agent.await_condition(self._agent.is_idle, "the agent has noticed the end of a program")
 
     def resizes(self, runs: int, environment: Mapping[str, str]) -> dict[str, list[list[float]]]:
         """Return for each change of size the median cost in microseconds, of each run, in three ways.

@@ -46,7 +46,7 @@ def seen_after(publishing_cpu: int, polling_cpu: int, changes: int = CHANGES) ->
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="drom-bench-")))
         seen = stack.enter_context(shared_words(folder / "seen", WARM_UP + changes + 1))
-        stage = Stage(folder)
+        stage = FakeAgent(folder)
         stack.callback(stage.close)
         words = [str(polling_cpu), str(folder / "seen"), str(WARM_UP + changes)]
         program = stack.enter_context(subprocess.Popen([native.bench_path(), "seen", *words], env=stage.environment))
@@ -85,7 +85,7 @@ def _await(seen: memoryview, count: int, program: subprocess.Popen[bytes]) -> No
             raise ControlError("the polling program of the benchmark has stopped: its words stand above.")
 
 
-class Stage:
+class FakeAgent:
     """A registry, a mailbox and a registration socket for one program, which binds itself to its grants if `binds`."""
 
     def __init__(self, folder: Path, mask_bits: int = 64, *, binds: bool = False) -> None:

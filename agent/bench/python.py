@@ -87,7 +87,7 @@ def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="drom-bench-")))
         told = stack.enter_context(bench_publish.shared_words(folder / "told", count + 2))
-        stage = bench_publish.Stage(folder)
+        stage = bench_publish.FakeAgent(folder)
         stack.callback(stage.close)
         words = _waiter(kind, str(folder / "told"), str(count))
         program = stack.enter_context(subprocess.Popen(words, env=stage.environment, stdin=subprocess.PIPE, bufsize=0))
@@ -98,7 +98,7 @@ def awake_after(kind: str, changes: int = CHANGES) -> list[float]:
 
 
 @contextlib.contextmanager
-def _by_grant(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], None]]:
+def _by_grant(stage: bench_publish.FakeAgent, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], None]]:
     server = Server(stage.folder, 0o600, slots=1)
     with contextlib.closing(server):
         task = stage.admit()
@@ -112,7 +112,7 @@ def _by_grant(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) -> I
 
 
 @contextlib.contextmanager
-def _by_message(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], object]]:
+def _by_message(stage: bench_publish.FakeAgent, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], object]]:
     with zmq.Context() as context, context.socket(zmq.XPUB) as sock:
         sock.setsockopt(zmq.LINGER, 0)
         sock.bind(signals.endpoint(stage.folder))
@@ -122,7 +122,7 @@ def _by_message(stage: bench_publish.Stage, program: subprocess.Popen[bytes]) ->
 
 
 @contextlib.contextmanager
-def _by_pipe(_: bench_publish.Stage, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], object]]:
+def _by_pipe(_: bench_publish.FakeAgent, program: subprocess.Popen[bytes]) -> Iterator[Callable[[int], object]]:
     pipe = cast("IO[bytes]", program.stdin)
     yield lambda _: pipe.write(b"x")
 

@@ -106,7 +106,7 @@ def resize_cost(cycles: int, chosen: Iterable[str] = ("jacobi", "stream", "blas"
 
     Raises `ControlError` if a program of the benchmark fails, or if there is only one core.
     """
-    from drom.agent.topology.detect import machine
+    from drom.agent.topology.detect import describe_host
 
     rows = usable_cores(read_topology())
     if len(rows) < 2:
@@ -122,7 +122,7 @@ def resize_cost(cycles: int, chosen: Iterable[str] = ("jacobi", "stream", "blas"
             found += _summary(program, *(changes(steps, ("shrink", "move", "grow")) for steps in traces))
     return {
         "schema_version": SCHEMA_VERSION,
-        "machine": machine(),
+        "machine": describe_host(),
         "cores": len(rows),
         "moves_cross_sockets": crosses,
         "window_ms": WINDOW_NS / 1e6,
@@ -137,12 +137,12 @@ def _trace(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
         path = Path(folder) / "steps"
         with agent.launch(*program.command, path) as process:
             pid = process.pid
-            bench_agent.await_that(lambda: agent.has_settled(pid), f"{program.name} is seated")
+            bench_agent.await_condition(lambda: agent.has_settled(pid), f"{program.name} is seated")
             for mask in [masks[-1], *(list(masks) * cycles)]:
                 before = _points(agent)
                 client.order(agent.folder, "set", job=str(pid), cpus=format_cpulist(mask))
                 time.sleep(2 * LOOK_S)
-                bench_agent.await_that(lambda: agent.has_settled(pid), f"{program.name} has applied a change")
+                bench_agent.await_condition(lambda: agent.has_settled(pid), f"{program.name} has applied a change")
                 time.sleep(LOOK_S)
                 _let_run(agent, program, STEADY * (_points(agent) - before) + 1)
             process.terminate()
@@ -263,7 +263,7 @@ def slower_percent(agent: Agent, pairs: int = PAIRS) -> float:
         alone = _seconds(jacobi, agent.environment | threads)
         managed = _seconds([str(native.run_path()), "--require", "--", *jacobi], agent.environment | threads)
         ratios.append(managed / alone - 1)
-        bench_agent.await_that(agent.is_idle, "the agent has noticed the end of a program")
+        bench_agent.await_condition(agent.is_idle, "the agent has noticed the end of a program")
     return statistics.median(ratios) * 100
 
 

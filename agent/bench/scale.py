@@ -41,7 +41,7 @@ SCRAPES = 11
 IDLE_SECONDS = 5.0
 
 
-class Crowd:
+class IdlePrograms:
     """Idle programs of one agent. `slots` has the slots of the present ones."""
 
     def __init__(self, agent: Agent, process: subprocess.Popen[bytes], request: Path) -> None:
@@ -93,13 +93,13 @@ def _await_change(epoch: memoryview, before: int) -> None:
 
 
 @contextlib.contextmanager
-def crowd(agent: Agent) -> Iterator[Crowd]:
+def crowd(agent: Agent) -> Iterator[IdlePrograms]:
     """Yield an empty crowd; all its programs have ended when the block ends."""
     request = agent.folder.parent / "request"
     words = [native.bench_path("crowd"), agent.folder / "door", request]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
-            yield Crowd(agent, process, request)
+            yield IdlePrograms(agent, process, request)
         finally:
             process.kill()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
-from drom.agent.model.jobs import Action, Arrival, Bind, Done, Publish, Reservation, Start, Task
+from drom.agent.model.jobs import Action, Arrival, Bind, Publish, Reservation, Settled, Start, Task
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node.invariants import violations
 from drom.agent.node.node import Node
@@ -147,7 +147,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Book:
+class Accounts:
     """The totals of a run: core-seconds worked, those received and due by user, resizes.
 
     `busy_seconds`: the time with any program present; `job_seconds`: the sum of the run times of all programs.
@@ -190,7 +190,7 @@ class Day:
         self.rng = rng
         self.check = check
         self.now = 0.0
-        self.book = Book()
+        self.book = Accounts()
         self.outcomes = {program.number: Outcome(program) for program in drawn}
         self.left: dict[int, float] = {}
         """Core-seconds still to do, by program, from its arrival to its end."""
@@ -304,14 +304,14 @@ class Day:
                 self._acknowledge_later(action.task, action.epoch)
             elif isinstance(action, Bind) and action.epoch == action.task.epoch:
                 queue += self.node.bound(action.task.slot, action.epoch, self.now)
-            elif isinstance(action, Done):
+            elif isinstance(action, Settled):
                 self.book.resizes += 1
 
     def _start(self, task: Task) -> None:
         outcome = self.outcomes[self._program_of[task.slot]]
         outcome.started = min(outcome.started, self.now)
         if outcome.program.latency is not None:
-            self.node.seat(task.slot, task.arrival.pid, 1)
+            self.node.set_responder(task.slot, task.arrival.pid, 1)
 
     def _acknowledge_later(self, task: Task, epoch: int) -> None:
         number = self._program_of[task.slot]
@@ -357,8 +357,10 @@ class Day:
     def _lose_cores(self) -> None:
         cores = self.node.cores
         lost = sum(self.rng.sample(list(cores), max(1, len(cores) // 8)))
-        self._do(self.node.use(cores.all & ~lost, self.now))
-        self._at(self.now + self.rng.uniform(300, 1800), lambda: self._do(self.node.use(cores.all, self.now)))
+        self._do(self.node.set_usable_cpus(cores.all & ~lost, self.now))
+        self._at(
+            self.now + self.rng.uniform(300, 1800), lambda: self._do(self.node.set_usable_cpus(cores.all, self.now))
+        )
 
     def _restart(self) -> None:
         held = {slot: task.held for slot, task in self.node.tasks.items()}
@@ -376,10 +378,10 @@ def restarted(node: Node, now: float, reserved: Sequence[Reservation] = ()) -> t
 
     `reserved` are the reservations of schedulers according to the spool.
     """
-    old = node.fork()
+    old = node.copy()
     new = Node(old.cores, old.plan.place, rules=old.plan.rules, memory=old.plan.memory, grace=old.grace)
     new.plan.many = old.plan.many
-    new.use(old.plan.usable, now, old.plan.gone)
+    new.set_usable_cpus(old.plan.usable, now, old.plan.gone)
     if old.frozen:
         new.freeze(now)
     described = []
@@ -395,9 +397,9 @@ def restarted(node: Node, now: float, reserved: Sequence[Reservation] = ()) -> t
     return new, new.adopt(described, owned, old.arrivals, now, reserved)
 
 
-def first_come(drawn: Sequence[Program], cores: int, memory: int = 0) -> tuple[list[Outcome], Book]:
+def first_come(drawn: Sequence[Program], cores: int, memory: int = 0) -> tuple[list[Outcome], Accounts]:
     """Return the same day with rigid programs that get their requested cores and start in the order of arrival."""
-    outcomes, book = [Outcome(program) for program in drawn], Book()
+    outcomes, book = [Outcome(program) for program in drawn], Accounts()
     waiting, running = list(outcomes), list[Outcome]()
     now = 0.0
     while waiting or running:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from drom.agent.bench import agent as bench_agent
-from drom.agent.bench.publish import Stage
+from drom.agent.bench.publish import FakeAgent
 from drom.agent.control import client
 from drom.agent.errors import ControlError
 from drom.agent.topology.machine import usable_cores
@@ -52,7 +52,7 @@ def alone(cpus: Sequence[int], environment: Mapping[str, str]) -> Times:
 def granted(cpus: Sequence[int], environment: Mapping[str, str], llvm: str | None) -> Times:
     """Run the program, which changes its grant; return the times. `llvm` is the runtime to load with drom's library."""
     with TemporaryDirectory(prefix="drom-bench-") as folder:
-        stage = Stage(Path(folder), -(-max(cpus).bit_length() // 64) * 64, binds=True)
+        stage = FakeAgent(Path(folder), -(-max(cpus).bit_length() // 64) * 64, binds=True)
         preload = {"LD_PRELOAD": ":".join(filter(None, [str(native.preload_path()), llvm]))}
         process = _on(cpus, "granted", {**environment, **stage.environment, **preload})
         try:
@@ -85,7 +85,7 @@ def ordered(agent: Agent, launcher: Sequence[str], cpus: Sequence[int], environm
     env = {**environment, "OMP_NUM_THREADS": str(len(cpus))}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
-            bench_agent.await_that(lambda: agent.has_settled(process.pid), "the program is seated")
+            bench_agent.await_condition(lambda: agent.has_settled(process.pid), "the program is seated")
             turn = 0
             while _makes_regions(agent, process):
                 _set(agent, wide if turn % 2 else narrow)
@@ -93,7 +93,7 @@ def ordered(agent: Agent, launcher: Sequence[str], cpus: Sequence[int], environm
             said, _ = process.communicate(timeout=bench_agent.PATIENCE)
         finally:
             process.kill()
-    bench_agent.await_that(agent.is_idle, "the agent has noticed the end of a program")
+    bench_agent.await_condition(agent.is_idle, "the agent has noticed the end of a program")
     return _extra(said)
 
 
@@ -122,4 +122,4 @@ def _set(agent: Agent, mask: int) -> None:
         client.order(agent.folder, "set", job="regions", cpus=format_cpulist(mask))
     except ControlError:
         return  # it has seen enough changes and has ended
-    bench_agent.await_that(lambda: agent.has_settled(*agent.pids().values()), "the program has applied a change")
+    bench_agent.await_condition(lambda: agent.has_settled(*agent.pids().values()), "the program has applied a change")

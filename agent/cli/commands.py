@@ -37,7 +37,7 @@ Words = Annotated[
 SysfsRoot = Annotated[Path, typer.Option("--sysfs-root", metavar="DIR", help="Read sys/ and proc/ below DIR.")]
 
 
-def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_config_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add a flag for each option of the agent, and ``--config``, to a command that takes them as ``**flags``."""
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
@@ -73,11 +73,11 @@ def _load(flags: dict[str, object]) -> tuple[dict[str, config.Setting], Path | N
 
 
 @agent_app.command()
-@takes_options
+@with_config_options
 def agent(**flags: object) -> None:
     """Manage the cores of this node until SIGTERM or Ctrl-C; SIGHUP reloads, SIGUSR1 leaves all to the next agent."""
     sources = _sources(flags)
-    startup.become(config.options_of(sources.load(os.environ)), sources)
+    startup.exec_agent(config.options_of(sources.load(os.environ)), sources)
 
 
 @settings_app.command("check")
@@ -104,7 +104,7 @@ def config_check(
 
 
 @settings_app.command("show")
-@takes_options
+@with_config_options
 def config_show(json: AsJson = False, **flags: object) -> None:
     """Show every option an agent would have here, its value, and where that is from."""
     settings, file = _load(flags)
@@ -118,7 +118,7 @@ def config_reload(runtime_dir: RuntimeDir, json: AsJson = False) -> None:
 
 
 @agent_app.command()
-@takes_options
+@with_config_options
 def doctor(json: AsJson = False, **flags: object) -> None:
     """Examine this node for an agent with these options: a line each, with what to do; exit 1 when something fails."""
     from drom.agent.cli import doctor as examination

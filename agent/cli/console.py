@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     pass
 
 
-class Paper:
+class Console:
     """Writes lines to stdout, bold and coloured only on a terminal; nothing at all if the answer is JSON."""
 
     def __init__(self, *, silent: bool) -> None:

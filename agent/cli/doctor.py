@@ -23,9 +23,9 @@ from drom.agent.ipc import cpu_locks
 from drom.agent.placement.kernel import distributor
 from drom.agent.system import proc
 from drom.agent.system.proc import Identity
-from drom.agent.system.unmanaged_load import Meter
+from drom.agent.system.unmanaged_load import LoadMeter
 from drom.agent.topology.detect import find_machine
-from drom.agent.topology.machine import usable_cores, warnings_of, without
+from drom.agent.topology.machine import reserve, usable_cores, warnings_of
 from drom.agent.topology.synthetic import TopologyError
 
 from dromlib import layout, native
@@ -66,7 +66,7 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
         doctor_checks.reachable("interpreter", lambda: Path(sys.executable), runs=True),
         doctor_checks.runtime_directory(where, uid, _room(options, machine)),
         doctor_checks.storage(where.resolve(), root / "proc"),
-        *doctor_checks.actors(root / "proc", root / "dev/shm", root / "etc"),
+        *doctor_checks.competing_programs(root / "proc", root / "dev/shm", root / "etc"),
         *doctor_checks.kernel_features(),
         doctor_checks.futex(),
         doctor_checks.inotify(root / "proc"),
@@ -81,7 +81,7 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
 
 def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -> list[Finding]:
     reserved = parse_cpulist(options.reserved)
-    mask = sum(row[2] for row in usable_cores(without(machine, reserved), options.unit))
+    mask = sum(row[2] for row in usable_cores(reserve(machine, reserved), options.unit))
     if not mask:
         return [Finding("topology", "fail", "No CPU may be managed: check affinity, cpuset and the option reserved.")]
     found = [Finding("topology", "warn", warning) for warning in warnings_of(machine, options.unit, reserved)]
@@ -91,7 +91,7 @@ def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -
     own = None
     with suppress(OSError, ValueError):
         own = int((Path(options.runtime_dir) / "lock").read_text(encoding="utf-8").partition("\n")[0])
-    return [*found, doctor_checks.claimed(cpu_locks.claims_file(environ), mask, own)]
+    return [*found, doctor_checks.claimed(cpu_locks.cpu_locks_file(environ), mask, own)]
 
 
 def _ps(where: Path) -> dict[str, Any] | None:
@@ -139,7 +139,7 @@ def _load(machine: Topology | None, answer: dict[str, Any] | None) -> dict[int, 
     """Measure for `MOMENT` the share of each online CPU that programs use, without the tasks in `answer` (of `ps`)."""
     pids = [row["pid"] for row in (answer or {"tasks": []})["tasks"]]
     tasks = [Identity(pid, start) for pid in pids if (start := proc.start_time(pid)) is not None]
-    meter = Meter()
+    meter = LoadMeter()
     meter.look(time.monotonic(), tasks)
     time.sleep(MOMENT)
     load = meter.look(time.monotonic(), tasks)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import zmq
 from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
-from drom.agent.ipc.cpu_locks import holders, runtime_dir_of
+from drom.agent.ipc.cpu_locks import lock_holders, runtime_dir_of
 from drom.agent.system import proc as processes
 from drom.agent.system.cgroups import unescape
 from drom.agent.text import cpu_names
@@ -110,7 +110,7 @@ def reachable(name: str, find: Callable[[], Path], *, runs: bool) -> Finding:
 
 def claimed(file: Path, mask: int, own: int | None) -> Finding:
     """Check which other agents manage CPUs of `mask`; `own` is the pid of the agent that may manage them."""
-    others = {pid: taken for pid, taken in holders(file, mask).items() if pid != own}
+    others = {pid: taken for pid, taken in lock_holders(file, mask).items() if pid != own}
     if not others:
         return Finding("other agents", "ok", "No other agent manages these CPUs.")
     words = [
@@ -120,7 +120,7 @@ def claimed(file: Path, mask: int, own: int | None) -> Finding:
     return Finding("other agents", "warn", f"Others manage {', '.join(words)}: stop them, or use --reserved.")
 
 
-def actors(proc: Path, shm: Path, etc: Path) -> list[Finding]:
+def competing_programs(proc: Path, shm: Path, etc: Path) -> list[Finding]:
     """Check for other programs and settings that act on CPUs."""
     names = {_text(folder / "comm").strip() for folder in proc.iterdir() if folder.name.isdecimal()}
     found = [

@@ -46,7 +46,7 @@ def events(
         if log.is_wanted(event, job, moment):
             output.event(event, as_json=json)
     if not found and path.stat().st_size:
-        raise event_log.HistoryError(f"there is no event in {path}: name a file that an agent keeps with --file.")
+        raise event_log.EventLogError(f"there is no event in {path}: name a file that an agent keeps with --file.")
 
 
 def _default(runtime_dir: Path) -> Path:

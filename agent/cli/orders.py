@@ -16,7 +16,7 @@ from drom.agent import errors
 from drom.agent.cli import output
 from drom.agent.control import client
 from drom.agent.control.keys import default_folder
-from drom.agent.control.remote import Remote
+from drom.agent.control.remote import RemoteAddress
 from drom.agent.ipc.runtime_dir import default_runtime_dir
 from drom.agent.model.layouts import Layout, parse_layout
 from drom.agent.text import parse_duration, parse_size
@@ -71,7 +71,7 @@ RuntimeDir = Annotated[
         show_default="/run/drom",
     ),
 ]
-Agent = Path | Remote
+Agent = Path | RemoteAddress
 """The destination of orders: a runtime directory of this node, or an agent on another node."""
 
 
@@ -93,7 +93,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 
 
-def to_an_agent(command: Callable[..., None]) -> Callable[..., None]:
+def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the flags that select an agent to a command with a parameter `agent`."""
 
     def find(
@@ -108,7 +108,7 @@ def to_an_agent(command: Callable[..., None]) -> Callable[..., None]:
         ] = None,
     ) -> Agent:
         folder = remote_keys or default_folder(os.environ, os.geteuid())
-        return Remote(remote, folder) if remote else runtime_dir
+        return RemoteAddress(remote, folder) if remote else runtime_dir
 
     of_agent = inspect.signature(find, eval_str=True).parameters
 
@@ -124,7 +124,7 @@ def to_an_agent(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @orders_app.command()
-@to_an_agent
+@with_agent_options
 def ps(
     agent: Agent,
     seconds: Annotated[
@@ -145,7 +145,7 @@ def ps(
 
 
 @orders_app.command()
-@to_an_agent
+@with_agent_options
 def top(
     agent: Agent,
     once: Annotated[bool, typer.Option("--once", help="Print one picture; so does what is no terminal.")] = False,
@@ -164,7 +164,7 @@ def top(
 
 
 @orders_app.command()
-@to_an_agent
+@with_agent_options
 def explain(
     job: Annotated[
         str, typer.Argument(autocompletion=_job_names, metavar="JOB", help="Name of the job, as drom ps shows it.")
@@ -177,7 +177,7 @@ def explain(
 
 
 @orders_app.command(name="set")
-@to_an_agent
+@with_agent_options
 def set_cpus(
     job: Annotated[
         str,
@@ -195,7 +195,7 @@ def set_cpus(
 
 
 @orders_app.command()
-@to_an_agent
+@with_agent_options
 def resize(
     job: Annotated[
         str, typer.Argument(autocompletion=_job_names, metavar="JOB", help="Name of the job, as drom ps shows it.")
@@ -221,7 +221,7 @@ def resize(
 
 
 @orders_app.command()
-@to_an_agent
+@with_agent_options
 def attach(
     pid: Annotated[
         int,
@@ -271,7 +271,7 @@ def attach(
 
 
 @orders_app.command()
-@to_an_agent
+@with_agent_options
 def release(
     job: Annotated[
         str, typer.Argument(autocompletion=_job_names, metavar="JOB|PID", help="A job, or the pid of a task.")

@@ -77,12 +77,12 @@ def tasks(value: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(value)
         return
-    print("\n".join(listing.tasks(value["tasks"], user_name, width(), wraps=True) if value["tasks"] else [NOBODY]))
+    print("\n".join(listing.task_table(value["tasks"], user_name, width(), wraps=True) if value["tasks"] else [NOBODY]))
     for task in value["tasks"]:
         if task["detail"]:
             what = "waits" if task["state"] == "waiting" else "is short"
             print(f"{task['job']} (pid {task['pid']}) {what}: {task['detail']}")
-    for sentence in listing.notes(value):
+    for sentence in listing.node_notes(value):
         print(sentence)
 
 
@@ -109,7 +109,7 @@ def explanation(value: dict[str, Any], *, as_json: bool) -> None:
 
 def event(record: dict[str, Any], *, as_json: bool) -> None:
     """Print one event of a history, without buffering."""
-    print(json.dumps(record) if as_json else text_view.line(record), flush=True)
+    print(json.dumps(record) if as_json else text_view.event_line(record), flush=True)
 
 
 def pause(seconds: float) -> None:

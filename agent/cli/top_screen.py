@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from drom.agent.cli import top
 from drom.agent.control import client
-from drom.agent.control.remote import Remote
+from drom.agent.control.remote import RemoteAddress
 from drom.agent.errors import ControlError
 from drom.agent.observe import node_map
 from drom.agent.observe.timeline import DARK, PALETTE
@@ -40,7 +40,7 @@ RATE_OVER = 10.0
 _EIGHT = (curses.COLOR_BLUE, curses.COLOR_YELLOW, curses.COLOR_GREEN, curses.COLOR_RED, curses.COLOR_CYAN)
 
 
-def once(agent: Path | Remote) -> str:
+def once(agent: Path | RemoteAddress) -> str:
     """Return the screen as text of the terminal's width and height; without a terminal, with the whole table.
 
     Raises ControlError if no agent answers.
@@ -50,7 +50,7 @@ def once(agent: Path | Remote) -> str:
     return "\n".join("".join(span.text for span in line).rstrip() for line in lines).rstrip("\n")
 
 
-def show(agent: Path | Remote, *, colour: bool) -> None:
+def show(agent: Path | RemoteAddress, *, colour: bool) -> None:
     """Show the node until `q`. Raises ControlError if no agent answers, or if the terminal cannot show it."""
     view = _look(agent)
     with suppress(locale.Error):
@@ -64,18 +64,18 @@ def show(agent: Path | Remote, *, colour: bool) -> None:
     curses.wrapper(lambda window: Screen(window, agent, view, colour=colour).run())
 
 
-def _look(agent: Path | Remote, before: dict[str, int] | None = None) -> top.View:
+def _look(agent: Path | RemoteAddress, before: dict[str, int] | None = None) -> top.View:
     """Return the agent's present state; jobs keep the numbers that they had before."""
     machine, answer = client.order(agent, "topology"), client.order(agent, "ps")
     jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
-    node = agent.host if isinstance(agent, Remote) else os.uname().nodename
+    node = agent.host if isinstance(agent, RemoteAddress) else os.uname().nodename
     return top.View(f"drom top, {node}", machine, answer, node_map.number(jobs, before or {}))
 
 
 class Screen:
     """A window, the data it shows, and the user's choices."""
 
-    def __init__(self, window: curses.window, agent: Path | Remote, view: top.View, *, colour: bool) -> None:
+    def __init__(self, window: curses.window, agent: Path | RemoteAddress, view: top.View, *, colour: bool) -> None:
         self._window = window
         self._agent = agent
         self._view = view
@@ -95,7 +95,7 @@ class Screen:
             poller = zmq.Poller()
             poller.register(sys.stdin.fileno(), zmq.POLLIN)
             sock = None
-            if not isinstance(self._agent, Remote):
+            if not isinstance(self._agent, RemoteAddress):
                 sock = stack.enter_context(signals.subscribe(stack.enter_context(zmq.Context()), self._agent))
                 poller.register(sock, zmq.POLLIN)
             looked = time.monotonic()
@@ -130,7 +130,7 @@ class Screen:
         except ControlError as error:
             self._view = self._view._replace(trouble=f"This is how it was: {error}")
             return
-        counted = not isinstance(self._agent, Remote)
+        counted = not isinstance(self._agent, RemoteAddress)
         self._view = view._replace(rate=len(self._changes) / RATE_OVER if counted else None)
         if self._choice.sentences is not None:
             self._explain()

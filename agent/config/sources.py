@@ -50,7 +50,7 @@ class Setting:
 
 
 @dataclass(slots=True)
-class Entry:
+class FileEntry:
     """A ``key = value`` of a file. `line` counts from 1; `path` has the table before the key."""
 
     path: str
@@ -118,9 +118,9 @@ def _parsed(path: Path, text: str) -> File:
     except tomllib.TOMLDecodeError as error:
         told = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
         line = int(told[2]) if told and told[2] else len(_lines(text))
-        if twice := _said_twice(text, line):
+        if twice := _duplicate_key(text, line):
             key, first, second = twice
-            file.faults.append(_said_again(f"{path}:{second}", key, first))
+            file.faults.append(_already_given(f"{path}:{second}", key, first))
             return file
         file.faults.append(f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value.")
         return file
@@ -140,7 +140,7 @@ def _parsed(path: Path, text: str) -> File:
             )
         elif option.name in file.settings:  # in two tables of an array
             before = file.settings[option.name].origin.rpartition(":")[2]
-            file.faults.append(_said_again(where, entry.path, before))
+            file.faults.append(_already_given(where, entry.path, before))
         else:
             try:
                 file.settings[option.name] = Setting(option, option.about.kind.from_value(entry.value), where)
@@ -150,11 +150,11 @@ def _parsed(path: Path, text: str) -> File:
     return file
 
 
-def _said_again(where: str, key: str, line: int | str) -> str:
+def _already_given(where: str, key: str, line: int | str) -> str:
     return f"{where}: {key} is said in line {line} already: leave one of the two."
 
 
-def _said_twice(text: str, last: int) -> tuple[str, int, int] | None:
+def _duplicate_key(text: str, last: int) -> tuple[str, int, int] | None:
     """Return the first key that is repeated up to line `last`, with both lines; None if there is none."""
     lines: dict[str, int] = {}
     for entry in entries(text):
@@ -174,7 +174,7 @@ def _unknown(path: str, known: list[str]) -> str:
     return f"there is no option {path}: {advice}"
 
 
-def entries(text: str) -> Iterator[Entry]:
+def entries(text: str) -> Iterator[FileEntry]:
     """Yield each key of a valid TOML text with its line.
 
     A statement is the shortest run of lines that is valid TOML by itself, before a line that may begin another one: so
@@ -182,8 +182,8 @@ def entries(text: str) -> Iterator[Entry]:
     """
     table: list[str] = []
     start, lines = 0, _lines(text)
-    for end, following in enumerate([*lines[1:], ""], 1):
-        if "=" not in following and following.lstrip()[:1] not in ("", "#", "["):
+    for end, watcher in enumerate([*lines[1:], ""], 1):
+        if "=" not in watcher and watcher.lstrip()[:1] not in ("", "#", "["):
             continue
         try:
             value: Any = tomllib.loads("".join(lines[start:end]))
@@ -197,7 +197,7 @@ def entries(text: str) -> Iterator[Entry]:
                 value = value[0] if isinstance(value, list) else value
         else:
             for path, leaf in _leaves(table, value):
-                yield Entry(path, leaf, start + 1)
+                yield FileEntry(path, leaf, start + 1)
         start = end
 
 

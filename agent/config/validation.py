@@ -9,7 +9,7 @@ from drom.agent.config.exclusions import find_users
 from drom.agent.config.sources import ConfigError, read_file
 from drom.agent.system.users import group_number
 from drom.agent.topology.detect import find_machine
-from drom.agent.topology.machine import without
+from drom.agent.topology.machine import reserve
 from drom.agent.topology.synthetic import TopologyError
 
 from dromlib.cpulist import parse_cpulist
@@ -40,7 +40,7 @@ def _of_machine(settings: Mapping[str, Setting]) -> Iterator[str]:
         return
     if "reserved" in settings and machine.allowed:
         reserved = settings["reserved"]
-        if not without(machine, parse_cpulist(str(reserved.value))).allowed:
+        if not reserve(machine, parse_cpulist(str(reserved.value))).allowed:
             yield no_core_left(reserved)
 
 

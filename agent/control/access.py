@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Masters:
+class Operators:
     """The agent's own user and, if not None, a group by number, with its members in the system's directory at the time.
 
     `group_name`: the name that the site gave for the group.
@@ -26,7 +26,7 @@ class Masters:
     group_name: str = ""
 
     @classmethod
-    def here(cls, group: int | None = None, group_name: str = "") -> Masters:
+    def here(cls, group: int | None = None, group_name: str = "") -> Operators:
         """Return the masters of an agent that runs as the user of this process."""
         return cls(os.geteuid(), group, group_name)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from drom.agent.control.remote import Remote
+    from drom.agent.control.remote import RemoteAddress
 
 
 TIMEOUT_MS = 30_000
@@ -28,7 +28,7 @@ TIMEOUT_MS = 30_000
 
 
 def order(
-    where: Path | Remote,
+    where: Path | RemoteAddress,
     name: str,
     *,
     server: Service = AGENT,
@@ -58,7 +58,7 @@ def _silence(who: str) -> str:
     return f"{who} has not answered for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
 
 
-def _ask_far(where: Remote, message: bytes, server: Service) -> bytes | None:
+def _ask_far(where: RemoteAddress, message: bytes, server: Service) -> bytes | None:
     """Return the answer of a server on another node, None if there is none in time. Raises `ControlError`."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
@@ -84,7 +84,7 @@ def _connected(runtime_dir: Path, server: Service) -> socket.socket:
     _check_owner(runtime_dir)
     try:
         return local_client.connect(path, TIMEOUT_MS / 1000, trusted=server is not AGENT)
-    except local_client.StrangerError as error:
+    except local_client.ForeignListenerError as error:
         msg = f"the {server.name} in {runtime_dir} is user {error.uid}'s, not root's or yours: {_ELSEWHERE}"
         raise ControlError(msg) from error
     except TimeoutError as error:

@@ -14,13 +14,13 @@ from drom.agent.control import keys
 from drom.agent.control.messages import MAX_MESSAGE
 from drom.agent.control.quotas import MOST_CONNECTIONS
 from drom.agent.control.remote import HANDSHAKE_MS, LAST_PORT, _has_port
-from drom.agent.control.zmq_monitor import connection_of, hear, next_message, received, watch
+from drom.agent.control.zmq_monitor import connection_of, drain_events, monitor, next_message, received
 from drom.agent.errors import ControlError
 from drom.agent.system.proc import raise_fd_limit
 
 if TYPE_CHECKING:
     from drom.agent.control.keys import Keys
-    from drom.agent.control.zmq_monitor import Heard
+    from drom.agent.control.zmq_monitor import RouterMessage
 
 WAITING = 8
 """Most messages of one connection that wait to be read; a peer that sends more has to wait."""
@@ -47,7 +47,7 @@ class _Caller:
     known: bool = False
 
 
-class Gate:
+class RemoteEndpoint:
     """The endpoint of an agent for the peers of its keys: a ROUTER at `address` (``HOST:PORT``).
 
     Connections beyond `most` (0: an eighth of the descriptors, and no more than a user of this node has) are closed by
@@ -80,7 +80,7 @@ class Gate:
         """Connections with a message since the last count."""
         self._count_again = 0.0
         self._context = zmq.Context()
-        self._guard = keys.Guard(self._context, own)
+        self._guard = keys.CurveAuthenticator(self._context, own)
         self.sock: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         for name, value in (
             (zmq.LINGER, 0),
@@ -93,7 +93,7 @@ class Gate:
         ):
             self.sock.setsockopt(name, value)  # options set after bind do not apply to connections
         keys.guard_server(self.sock, own)
-        self._monitor = watch(self._context, self.sock)
+        self._monitor = monitor(self._context, self.sock)
         self.fd = int(self._monitor.getsockopt(zmq.FD))
         try:
             self.sock.bind(f"tcp://{address}")
@@ -102,7 +102,7 @@ class Gate:
             raise ControlError(_not_bound(address, zmq.strerror(error.errno or 0), option)) from error
         self.port = int(self.sock.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
-    def read(self) -> Heard | None:
+    def read(self) -> RouterMessage | None:
         """Return the next message, None while there is none."""
         heard = next_message(self.sock)
         if heard:
@@ -112,9 +112,9 @@ class Gate:
                 self._inside[fd].known = True
         return heard
 
-    def look(self) -> bool:
+    def run(self) -> bool:
         """Record new and ended connections and close excess ones; return whether there may be more events."""
-        more = hear(self._monitor, self._heed)
+        more = drain_events(self._monitor, self._check_key)
         if time.monotonic() >= self._count_again:
             self._count()
             self._count_again = time.monotonic() + COUNT_EVERY
@@ -127,17 +127,17 @@ class Gate:
             if fd in self._heard:
                 caller.received = now
             elif now - caller.received > self._bound:
-                self._turn_away(fd)
+                self._reject(fd)
         self._heard.clear()
 
-    def _heed(self, event: int, fd: int) -> None:
+    def _check_key(self, event: int, fd: int) -> None:
         self._inside.pop(fd, None)
         if event == zmq.EVENT_ACCEPTED:
             caller = _Caller(origin_of(fd))
             if self._make_room(caller):
                 self._inside[fd] = caller
             else:
-                self._turn_away(fd)
+                self._reject(fd)
 
     def _make_room(self, newest: _Caller) -> bool:
         """Return whether there is room for a new connection, closing a connection without a message if necessary."""
@@ -150,10 +150,10 @@ class Gate:
             oldest = silent[0]
         if oldest is not None:
             del self._inside[oldest]
-            self._turn_away(oldest)
+            self._reject(oldest)
         return len(self._inside) < self._most
 
-    def _turn_away(self, fd: int) -> None:
+    def _reject(self, fd: int) -> None:
         """Close the connection with descriptor number `fd`, unless the number belongs to another file by now."""
         with suppress(OSError), connection_of(fd) as connection:
             if connection.family in _INTERNET and connection.getsockname()[1] == self.port:
@@ -164,7 +164,7 @@ class Gate:
         self._guard.stop()
         with suppress(zmq.ZMQError):
             self.sock.unbind(self.sock.getsockopt_string(zmq.LAST_ENDPOINT))
-        while self.look():
+        while self.run():
             pass
         self._monitor.close(linger=0)
         self._context.destroy(linger=0)

@@ -136,7 +136,7 @@ def trust(keys: Keys, certificate: Path, name: str) -> Path:
 # --- sockets --------------------------------------------------------------------------------------------------------
 
 
-class Guard:
+class CurveAuthenticator:
     """Admits only the peers of `keys` to the server sockets of a ZeroMQ context, until `stop`.
 
     The folder is read for each connection: an added peer is admitted, a removed one is rejected from then on.

@@ -23,7 +23,7 @@ LARGEST = 1 << 30
 """Most bytes of an answer; a listener that sends more is not a server of drom."""
 
 
-class StrangerError(Exception):
+class ForeignListenerError(Exception):
     """Raised when a socket's listener runs as another user than root or the caller."""
 
     def __init__(self, uid: int) -> None:
@@ -56,7 +56,7 @@ def connect(path: Path, seconds: float, *, trusted: bool = False) -> socket.sock
 def _check_listener(connection: socket.socket) -> None:
     uid = peer_credentials(connection)[1]
     if uid not in (0, os.geteuid()) and not _is_unknown(uid):
-        raise StrangerError(uid)
+        raise ForeignListenerError(uid)
 
 
 def _is_unknown(uid: int) -> bool:

@@ -12,7 +12,7 @@ MOST_CONNECTIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Quotas:
+class UserQuotas:
     """Quotas of users. `tasks`: the tasks a user may have registered (0: no cap); `free`: uids without any quota."""
 
     tasks: int = 0

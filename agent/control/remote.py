@@ -43,7 +43,7 @@ def _has_port(address: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteAddress:
     """An agent or a scheduler on another node: its `address` (``HOST:PORT``), and the folder of our keys for it."""
 
     address: str

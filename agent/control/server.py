@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import zmq
 from drom.agent.control.messages import MAX_MESSAGE, MOST_BRACKETS, PROTOCOL, endpoint
 from drom.agent.control.quotas import MOST_CONNECTIONS
-from drom.agent.control.zmtp import Exchange, Signals
+from drom.agent.control.zmtp import PublisherServer, ZmtpServer
 from drom.agent.errors import ControlError, NotYetError
 from drom.agent.model.caller import Caller
 from drom.agent.system.connections import TURN_SECONDS
@@ -31,8 +31,8 @@ from dromlib import signals as events
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drom.agent.control.gate import Gate
-    from drom.agent.control.zmtp import Line
+    from drom.agent.control.gate import RemoteEndpoint
+    from drom.agent.control.zmtp import FrameReader
 
 _Opened = TypeVar("_Opened")
 PER_TURN = 32
@@ -58,7 +58,7 @@ class Server:
         self,
         runtime_dir: Path,
         mode: int,
-        gate: Gate | None = None,
+        gate: RemoteEndpoint | None = None,
         share: Callable[[int], int] = lambda _: MOST_CONNECTIONS,
         longest: int = MAX_MESSAGE,
         *,
@@ -71,10 +71,10 @@ class Server:
             if gate:
                 opened.callback(gate.close)
             self._orders = _open(
-                runtime_dir, "control", lambda path: Exchange(path, mode, b"ROUTER", share, longest, refusal=_crowded)
+                runtime_dir, "control", lambda path: ZmtpServer(path, mode, b"ROUTER", share, longest, refusal=_crowded)
             )
             opened.callback(self._orders.end)
-            self._signals = _open(runtime_dir, "signals", lambda path: Signals(path, mode, slots, share))
+            self._signals = _open(runtime_dir, "signals", lambda path: PublisherServer(path, mode, slots, share))
             opened.pop_all()
         self.fds = [self._orders.fd, self._signals.fd]
         if gate:
@@ -86,9 +86,11 @@ class Server:
         self._orders.serve(partial(self._answer, answer), self._turn)
         if not self._gate:
             return False
-        return any([self._gate.look(), repeat(partial(_serve_one, self._gate, answer), self._turn)])
+        return any([self._gate.run(), drain(partial(_serve_one, self._gate, answer), self._turn)])
 
-    def _answer(self, answer: Callable[[dict[str, Any], Caller], Any], line: Line, message: bytes | None) -> None:
+    def _answer(
+        self, answer: Callable[[dict[str, Any], Caller], Any], line: FrameReader, message: bytes | None
+    ) -> None:
         self._orders.send(line, _reply(message, lambda: Caller(line.pid, line.uid), answer))
 
     def signal(self, slot: int, event: dict[str, Any]) -> None:
@@ -120,7 +122,7 @@ def _open(runtime_dir: Path, name: str, make: Callable[[Path], _Opened]) -> _Ope
         raise ControlError(msg) from error
 
 
-def repeat(step: Callable[[], bool], seconds: float, most: int = PER_TURN) -> bool:
+def drain(step: Callable[[], bool], seconds: float, most: int = PER_TURN) -> bool:
     """Repeat a step, for a turn, while it returns that there may be more; return whether there may be more."""
     until = time.monotonic() + seconds
     for _ in range(most):
@@ -131,12 +133,12 @@ def repeat(step: Callable[[], bool], seconds: float, most: int = PER_TURN) -> bo
     return True
 
 
-def _serve_one(gate: Gate, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
+def _serve_one(gate: RemoteEndpoint, answer: Callable[[dict[str, Any], Caller], Any]) -> bool:
     """Answer an order that came through a gate; return False if none is waiting."""
     heard = gate.read()
     if heard is None:
         return False
-    reply = _reply(heard.message, lambda: guest_of(heard.frame), answer)
+    reply = _reply(heard.message, lambda: remote_caller(heard.frame), answer)
     with suppress(zmq.ZMQError):  # the client has gone or does not read
         gate.sock.send_multipart([heard.line, reply], zmq.NOBLOCK)
     return True
@@ -177,7 +179,7 @@ def _order(message: bytes | None) -> dict[str, Any]:
     return order
 
 
-def caller_of(frame: zmq.Frame) -> Caller:
+def local_caller(frame: zmq.Frame) -> Caller:
     """Return the sender of a frame on this node: on ipc, Peer-Address reads ``localhost:uid:gid:pid``.
 
     Only for frames from ipc: the address of another node may look like that. Raises `ControlError`.
@@ -189,7 +191,7 @@ def caller_of(frame: zmq.Frame) -> Caller:
         raise ControlError("the kernel did not say who you are: use the ipc socket of this node.") from error
 
 
-def guest_of(frame: zmq.Frame) -> Caller:
+def remote_caller(frame: zmq.Frame) -> Caller:
     """Return the sender of a frame through a gate, with the name of its key.
 
     Raises `ControlError` if the sender's key is no longer trusted.

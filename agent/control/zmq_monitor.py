@@ -26,7 +26,7 @@ _RECEIVED = struct.Struct("=128xQ")
 """The field tcpi_bytes_received of the kernel's tcp_info (linux/tcp.h)."""
 
 
-class Heard(NamedTuple):
+class RouterMessage(NamedTuple):
     """A message received at a ROUTER: ZeroMQ's name for the connection, the last frame, and the number of frames."""
 
     line: bytes
@@ -39,7 +39,7 @@ class Heard(NamedTuple):
         return self.frame.bytes if self.frames == 1 else None
 
 
-def next_message(sock: zmq.Socket[bytes]) -> Heard | None:
+def next_message(sock: zmq.Socket[bytes]) -> RouterMessage | None:
     """Return the next message at a ROUTER, None while there is none.
 
     The message is copied only on access: once its sender is known, it may not be needed.
@@ -51,7 +51,7 @@ def next_message(sock: zmq.Socket[bytes]) -> Heard | None:
     frame, frames = sock.recv(copy=False), 1
     while frame.more:
         frame, frames = sock.recv(copy=False), frames + 1
-    return Heard(line.bytes, frame, frames)
+    return RouterMessage(line.bytes, frame, frames)
 
 
 def next_event(monitor: zmq.Socket[bytes], flags: int = 0) -> tuple[int, int]:
@@ -62,7 +62,7 @@ def next_event(monitor: zmq.Socket[bytes], flags: int = 0) -> tuple[int, int]:
     return cast("tuple[int, int]", _EVENT.unpack(monitor.recv_multipart(flags)[0]))
 
 
-def watch(context: zmq.Context[zmq.Socket[bytes]], sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+def monitor(context: zmq.Context[zmq.Socket[bytes]], sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
     """Return the socket from which `hear` reads the connects and disconnects at `sock`."""
     address = f"inproc://watch-{id(sock)}"
     sock.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
@@ -72,7 +72,7 @@ def watch(context: zmq.Context[zmq.Socket[bytes]], sock: zmq.Socket[bytes]) -> z
     return monitor
 
 
-def hear(monitor: zmq.Socket[bytes], heed: Callable[[int, int], None]) -> bool:
+def drain_events(monitor: zmq.Socket[bytes], heed: Callable[[int, int], None]) -> bool:
     """Call `heed` with each event and its value; return whether there may be more."""
     try:
         for _ in range(PER_LOOK):

@@ -41,7 +41,7 @@ def frame(body: bytes, kind: int = 0) -> bytes:
     return bytes([kind | LONG]) + len(body).to_bytes(8, "big") + body
 
 
-def _speech(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
+def _handshake(longest: int, command: Callable[[bytes], object]) -> Generator[int, bytes, bytes | None]:
     """Parse a peer's greeting and its first message: yield the number of bytes needed next; see `_message`."""
     greeting = yield len(GREETING)
     if not (greeting[0] == 0xFF and greeting[9] == 0x7F and greeting[10] >= 3 and greeting[12:32] == GREETING[12:32]):
@@ -71,14 +71,14 @@ def _message(longest: int, command: Callable[[bytes], object]) -> Generator[int,
             return body if parts == 1 else None
 
 
-class Line(Connection):
+class FrameReader(Connection):
     """A connection with ZMTP."""
 
     def __init__(self, accepted: socket.socket, pid: int, uid: int, since: float, *, longest: int) -> None:
         super().__init__(accepted, pid, uid, since)
         self._longest = longest
         self._have = bytearray()
-        self._speech = _speech(longest, self._obey)
+        self._speech = _handshake(longest, self._obey)
         self._wanted = next(self._speech)
         self._begun = True
         """Whether a message, or the greeting, is incomplete."""
@@ -131,7 +131,7 @@ class Line(Connection):
             self.unsent += frame(PONG + command[len(PING) + _TTL :][:_CONTEXT], COMMAND)
 
 
-class Exchange:
+class ZmtpServer:
     """A socket of type `kind` at `path`. `share` returns how many connections a user may have.
 
     Messages have at most `longest` bytes, and a peer that has not read its answers is not read from. `most_held` and
@@ -148,16 +148,16 @@ class Exchange:
         share: Callable[[int], int],
         longest: int,
         *,
-        gone: Callable[[Line], object] = lambda _: None,
+        gone: Callable[[FrameReader], object] = lambda _: None,
         refusal: Callable[[int, int | None], bytes] = lambda *_: b"",
         most_held: int = MOST_HELD,
         backlog: int = BACKLOG,
     ) -> None:
         self._gone, self._refusal = gone, refusal
-        self._heed: Callable[[Line, bytes | None], object] = lambda *_: None
+        self._heed: Callable[[FrameReader, bytes | None], object] = lambda *_: None
         about = ready(kind)
         self._hello = GREETING + frame(about, COMMAND)
-        make = partial(Line, longest=longest)
+        make = partial(FrameReader, longest=longest)
         self.lines = Connections(
             path,
             socket.SOCK_STREAM,
@@ -171,18 +171,18 @@ class Exchange:
         )
         self.fd = self.lines.fd
 
-    def serve(self, heed: Callable[[Line, bytes | None], object], seconds: float) -> None:
+    def serve(self, heed: Callable[[FrameReader, bytes | None], object], seconds: float) -> None:
         """Call `heed` with the messages received (None: one of several frames), for a turn."""
         self._heed = heed
         self.lines.serve(seconds)
 
-    def send(self, line: Line, message: bytes) -> None:
+    def send(self, line: FrameReader, message: bytes) -> None:
         """Send a message, unless the connection is closed."""
         if self.lines.is_open(line):
             line.unsent += frame(message)
             self.lines.flush(line)
 
-    def close(self, line: Line) -> None:
+    def close(self, line: FrameReader) -> None:
         """Close a connection that is still open."""
         self.lines.close(line)
 
@@ -190,14 +190,14 @@ class Exchange:
         """Close all connections, and accept no more."""
         self.lines.end()
 
-    def hear(self, connection: Line) -> None:
+    def hear(self, connection: FrameReader) -> None:
         """Read a message; see `drom.agent.system.connections.Handler`."""
         message = connection.read()
         self.lines.flush(connection)
         if message and self.lines.is_open(connection):
             self._heed(connection, message[0])
 
-    def closed(self, connection: Line) -> None:
+    def closed(self, connection: FrameReader) -> None:
         """Record that a connection is closed, and call `gone`; see `drom.agent.system.connections.Handler`."""
         connection.discard()
         self._gone(connection)
@@ -208,7 +208,7 @@ class Exchange:
         return self._hello + frame(message) if message else b""
 
 
-class Signals:
+class PublisherServer:
     """The socket that publishes the signals of `slots` slots to subscribers; one that does not read misses some.
 
     `share` is as in `Exchange`.
@@ -227,9 +227,9 @@ class Signals:
 
     def __init__(self, path: Path, mode: int, slots: int, share: Callable[[int], int]) -> None:
         self._slots = slots
-        self._wanted: dict[Line, set[int | None]] = {}
-        self._listeners: dict[int | None, dict[Line, None]] = {}
-        self._exchange = Exchange(
+        self._wanted: dict[FrameReader, set[int | None]] = {}
+        self._listeners: dict[int | None, dict[FrameReader, None]] = {}
+        self._exchange = ZmtpServer(
             path,
             mode,
             b"XPUB",
@@ -257,7 +257,7 @@ class Signals:
         """Stop publishing."""
         self._exchange.end()
 
-    def _heed(self, line: Line, message: bytes | None) -> None:
+    def _heed(self, line: FrameReader, message: bytes | None) -> None:
         """Record a subscription or its end; close the connection if the slot does not exist or it has too many."""
         try:
             slot = self._slot(message)
@@ -282,11 +282,11 @@ class Signals:
             raise ValueError("there is no such slot")
         return slot
 
-    def _gone(self, line: Line) -> None:
+    def _gone(self, line: FrameReader) -> None:
         for slot in self._wanted.pop(line, ()):
             self._forget(line, slot)
 
-    def _forget(self, line: Line, slot: int | None) -> None:
+    def _forget(self, line: FrameReader, slot: int | None) -> None:
         listeners = self._listeners[slot]
         del listeners[line]
         if not listeners:

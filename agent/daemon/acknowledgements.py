@@ -7,16 +7,16 @@ import time
 from typing import TYPE_CHECKING
 
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.widening import Widening
-from drom.agent.model.jobs import Wish
+from drom.agent.enforcement.widening import MaskWidening
+from drom.agent.model.jobs import Demand
 
 from dromlib import layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from drom.agent.daemon.actuator import Acting
-    from drom.agent.ipc.mailboxes import Mail, Mailboxes
+    from drom.agent.daemon.actuator import Actuator
+    from drom.agent.ipc.mailboxes import Mailboxes, MailboxState
     from drom.agent.model.jobs import Grant, Task
 
 
@@ -25,93 +25,95 @@ PAUSE = 0.5
 which repair rounds confine as well, and of one whose threads kept moving, which is bound after the grace time."""
 
 
-class Post:
+class AckProcessor:
     """Reads the mailboxes; `unseat` is called with each task that its responder has left."""
 
-    def __init__(self, mailboxes: Mailboxes, acting: Acting, unseat: Callable[[Task], None]) -> None:
+    def __init__(self, mailboxes: Mailboxes, actuator: Actuator, unseat: Callable[[Task], None]) -> None:
         self._mailboxes = mailboxes
-        self._acting = acting
-        self._node = acting.node
+        self._actuator = actuator
+        self._node = actuator.node
         self._unseat = unseat
         self._late: dict[int, float] = {}
         self._restless: dict[int, float] = {}
         """When threads were last checked, by slot."""
         self.missed = False
         """Whether mail has come that could not be handled: `read_all` reads it again."""
-        self.widening = Widening(acting.node, acting.following.processes_of_all, acting.narrowed)
+        self.widening = MaskWidening(actuator.node, actuator.watcher.processes_of_all, actuator.narrowed)
 
     def read(self) -> None:
         """Read the mailboxes that have changed since the last call."""
         self.missed = True
-        numbers = self._mailboxes.written()
+        numbers = self._mailboxes.changed_mailboxes()
         tasks = self._node.tasks.values()
-        self._read([task for task in tasks if numbers is None or task.mailbox in numbers])
+        self._read_one([task for task in tasks if numbers is None or task.mailbox in numbers])
         self.missed = False
 
     def read_all(self) -> None:
         """Read every mailbox."""
-        self._read(list(self._node.tasks.values()))
+        self._read_one(list(self._node.tasks.values()))
         self.missed = False
 
-    def _read(self, tasks: Iterable[Task]) -> None:
+    def _read_one(self, tasks: Iterable[Task]) -> None:
         if self._node.frozen:
             return  # all mailboxes are read when the node thaws: an acknowledgement may require threads to be bound
         said: dict[int, Grant] = {}
-        wishes: dict[int, Wish] = {}
+        wishes: dict[int, Demand] = {}
         late: list[Task] = []
         for task in tasks:
             mail = self._mailboxes.read(task.mailbox)
             if mail is None or task.responder is None or self._node.tasks.get(task.slot) is not task:
                 continue
             if mail.applied == layout.EPOCH_RETIRED:
-                self._acting.report.visited(task.arrival.uid, "responder_left", job=task.job, pid=task.responder[0])
+                self._actuator.report.user_event(
+                    task.arrival.uid, "responder_left", job=task.job, pid=task.responder[0]
+                )
                 self._unseat(task)
-                self._acting.save()
+                self._actuator.save()
                 continue
-            if (wish := wish_in(mail)) != task.said:
+            if (wish := demand_in(mail)) != task.said:
                 wishes[task.slot] = wish
             grant = next((grant for grant in task.grants[1:] if grant.epoch == mail.applied), None)
             if grant:
                 said[task.slot] = grant
             elif task.grants and 0 < mail.applied < task.grants[0].epoch:
                 late.append(task)
-        if self._acting.binds:
-            self._bring_back(late)
+        if self._actuator.binds:
+            self._confine_late(late)
         # Actions for other tasks may have superseded a grant, or the task.
         valid = {slot: g for slot, g in said.items() if slot in self._node.tasks and g in self._node.tasks[slot].grants}
-        believed = self._see_to_it(valid) if self._acting.binds else valid
+        believed = self._verify_threads(valid) if self._actuator.binds else valid
         epochs = {slot: grant.epoch for slot, grant in believed.items()}
-        self._acting.do(self._node.in_force(epochs, "applied", time.monotonic()))
+        self._actuator.execute(self._node.in_force(epochs, "applied", time.monotonic()))
         wishes = {slot: wish for slot, wish in wishes.items() if slot in self._node.tasks}
-        self._acting.do(self._node.wished(wishes, time.monotonic()))
+        self._actuator.execute(self._node.demands_reported(wishes, time.monotonic()))
 
-    def _bring_back(self, late: Iterable[Task]) -> None:
+    def _confine_late(self, late: Iterable[Task]) -> None:
         """Confine programs that applied a grant after the agent had enforced a newer one."""
         tasks, now = self._node.tasks, time.monotonic()
         self._late = _recent(self._late, now)
         due = [task for task in late if tasks.get(task.slot) is task and task.slot not in self._late]
         rules = {task.slot: affinity.within(task.held) for task in due}
         self._late |= dict.fromkeys(rules, now)
-        find = self._acting.following.processes_of_all
-        for slot, result in affinity.walk(
-            rules, find, most=affinity.FEW_PASSES, part=self._acting.narrowed.part
+        find = self._actuator.watcher.processes_of_all
+        for slot, result in affinity.apply_rules(
+            rules, find, most=affinity.FEW_PASSES, part=self._actuator.narrowed.part
         ).items():
             if result.changed:
-                self._acting.report.confined(tasks[slot], result.changed)
+                self._actuator.report.confined(tasks[slot], result.changed)
 
-    def _see_to_it(self, said: dict[int, Grant]) -> dict[int, Grant]:
+    def _verify_threads(self, said: dict[int, Grant]) -> dict[int, Grant]:
         """Return the grants that the threads have applied: cores are passed on only after no thread may run on them."""
         tasks = self._node.tasks
         leaving = {slot: grant.mask for slot, grant in said.items() if tasks[slot].held & ~grant.mask}
         for slot in said.keys() - leaving:
-            self.widening.grown(tasks[slot], tasks[slot].applied, time.monotonic())
+            self.widening.task_grew(tasks[slot], tasks[slot].applied, time.monotonic())
         self._restless = _recent(self._restless, time.monotonic())
         believed = {slot: grant for slot, grant in said.items() if slot not in leaving.keys() & self._restless}
         rules = {slot: affinity.within(mask) for slot, mask in leaving.items() if slot in believed}
-        find = self._acting.following.processes_of_all
-        for slot, result in affinity.walk(rules, find, part=self._acting.narrowed.part).items():
+        find = self._actuator.watcher.processes_of_all
+        for slot, result in affinity.apply_rules(rules, find, part=self._actuator.narrowed.part).items():
             if result.changed:
-                self._acting.report.confined(tasks[slot], result.changed)
+                self._actuator.report.confined(tasks[slot], result.changed)
             if result.failed:
                 self._node.bind_failed(slot, time.monotonic())
                 del believed[slot]
@@ -124,6 +126,6 @@ def _recent(times: dict[int, float], now: float) -> dict[int, float]:
     return {slot: at for slot, at in times.items() if now - at < PAUSE}
 
 
-def wish_in(mail: Mail) -> Wish:
+def demand_in(mail: MailboxState) -> Demand:
     """Return the number of CPUs that the program reports it can use."""
-    return Wish(mail.wanted_min, mail.wanted_max)
+    return Demand(mail.wanted_min, mail.wanted_max)

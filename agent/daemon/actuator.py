@@ -7,21 +7,21 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from drom.agent.enforcement.narrowed_masks import Narrowed
-from drom.agent.model.jobs import Action, Bind, Done, Forget, Publish, Start, Task
+from drom.agent.enforcement.narrowed_masks import NarrowedMasks
+from drom.agent.model.jobs import Action, Bind, FreeSlot, Publish, Settled, Start, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from drom.agent.daemon.process_watch import Following
-    from drom.agent.enforcement.cpusets import Fences
-    from drom.agent.enforcement.spread import Spreading
+    from drom.agent.daemon.process_watch import ProcessWatcher
+    from drom.agent.enforcement.cpusets import TaskCpusets
+    from drom.agent.enforcement.spread import ThreadSpreading
     from drom.agent.ipc.registry import Registry
     from drom.agent.node.node import Node
-    from drom.agent.observe.reporter import Report
+    from drom.agent.observe.reporter import EventReporter
 
 
-class Audience(Protocol):
+class ActuatorListener(Protocol):
     """Receives the events of tasks."""
 
     def started(self, task: Task) -> None:
@@ -34,45 +34,45 @@ class Audience(Protocol):
         """Clean up after a task that is over; this takes longer than granting the task's cores to others."""
 
 
-class Acting:
+class Actuator:
     """Carries out the actions of `node`. `binds`: threads are bound; otherwise (emulation, observation) only recorded.
 
-    Set `audience` before the first action, and `failed` before the first binding: `failed` is called with the name of
+    Set `listener` before the first action, and `failed` before the first binding: `failed` is called with the name of
     the part that failed and its error, which may not recur. `torn`: an action has failed before others were carried
     out, which `drom.agent.daemon.recovery.Recovery` repairs.
     """
 
-    audience: Audience
+    listener: ActuatorListener
     failed: Callable[[str, Exception], None]
 
     def __init__(
         self,
         node: Node,
         registry: Registry,
-        following: Following,
-        spreading: Spreading,
-        report: Report,
+        watcher: ProcessWatcher,
+        spreading: ThreadSpreading,
+        report: EventReporter,
         *,
         binds: bool,
-        fences: Fences | None = None,
+        fences: TaskCpusets | None = None,
     ) -> None:
         self.binds = binds
         self.fences = fences
         self.node = node
         self.registry = registry
-        self.following = following
+        self.watcher = watcher
         self.report = report
         self.spreading = spreading
         self.torn = False
-        self.narrowed = Narrowed(node)
+        self.narrowed = NarrowedMasks(node)
         self._queue: deque[Action] = deque()
         self._binds: dict[int, Bind] = {}
         self._over: list[Task] = []
 
-    def do(self, actions: list[Action]) -> None:
+    def execute(self, actions: list[Action]) -> None:
         """Carry out actions in order, bindings after all others; actions that result from them follow."""
         try:
-            self._do(actions)
+            self._execute(actions)
         except BaseException:
             self.torn = True
             raise
@@ -86,8 +86,8 @@ class Acting:
         self.torn = False
         return starting, over
 
-    def _do(self, actions: list[Action]) -> None:
-        self._take_in(actions)
+    def _execute(self, actions: list[Action]) -> None:
+        self._enqueue(actions)
         while self._queue or self._binds:
             if not self._queue:
                 self._bind_waiting()
@@ -99,31 +99,31 @@ class Acting:
                 self._binds[action.task.slot] = action
             elif isinstance(action, Start):
                 self._start(action)
-            elif isinstance(action, Forget):
+            elif isinstance(action, FreeSlot):
                 self.narrowed.forget(action.task)
                 self._over.append(action.task)
-            elif isinstance(action, Done):
+            elif isinstance(action, Settled):
                 self.report.done(action)
                 if self.binds:
                     self.spreading.watch(action)
         while self._over:
-            self.audience.forgotten(self._over[-1])
+            self.listener.forgotten(self._over[-1])
             self._over.pop()
 
     def _start(self, action: Start) -> None:
         self.report.started(action.task)
         try:
-            self.audience.started(action.task)
+            self.listener.started(action.task)
         except BaseException:
             self._queue.appendleft(action)
             raise
 
-    def _take_in(self, actions: list[Action]) -> None:
+    def _enqueue(self, actions: list[Action]) -> None:
         self._queue += actions
-        for task in [action.task for action in actions if isinstance(action, Forget)]:
+        for task in [action.task for action in actions if isinstance(action, FreeSlot)]:
             self.registry.forget(task)
             if self.fences:
-                self.fences.open(task)
+                self.fences.remove(task)
         self.save()
 
     def save(self) -> None:
@@ -131,13 +131,13 @@ class Acting:
         node = self.node
         for task in sorted(node.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
             self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
-            if self.fences and (fault := self.fences.keep(task, self.following.processes_of(task))):
-                self.report.unfenced(task, fault)
+            if self.fences and (fault := self.fences.update(task, self.watcher.processes_of(task))):
+                self.report.cpuset_failed(task, fault)
 
     def bind_threads(self, masks: Mapping[int, int]) -> set[int]:
         """Bind every thread of the tasks in the slots to these CPUs; return the slots where a binding failed."""
         failed = set()
-        for slot, result in self.narrowed.bind(masks, self.following.processes_of_all).items():
+        for slot, result in self.narrowed.bind(masks, self.watcher.processes_of_all).items():
             if result.failed:
                 self.report.bind_failed(self.node.tasks[slot], result)
                 failed.add(slot)
@@ -162,10 +162,10 @@ class Acting:
             node.bind_failed(slot, now)
         bound = [bind for bind in due if bind.task.slot not in failed]
         enforced = [bind.task for bind in bound if bind.task.responder]
-        self._take_in(node.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))
+        self._enqueue(node.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))
         for task in enforced:
             self.report.enforced()
-            self.audience.enforced(task)
+            self.listener.enforced(task)
 
     def _bind_all(self, masks: Mapping[int, int]) -> set[int]:
         """Bind as `bind_threads`; if the processes cannot be read, return all slots."""

@@ -14,14 +14,14 @@ from drom.agent.system.proc import Identity
 
 if TYPE_CHECKING:
     from drom.agent.config.exclusions import Exclusions
-    from drom.agent.daemon.process_watch import Following
+    from drom.agent.daemon.process_watch import ProcessWatcher
     from drom.agent.model.caller import Caller
     from drom.agent.model.jobs import Task
     from drom.agent.node.node import Node
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AttachTarget:
     """A process that may be attached: its user, the affinity of its main thread, its command, and an open pidfd."""
 
     who: Identity
@@ -31,20 +31,20 @@ class Candidate:
     pidfd: int
 
 
-class Candidates:
+class AttachChecker:
     """Checks processes for `node`; those that `exclude` names are left alone.
 
     `masters` is the text that names the users who may attach any process.
     """
 
-    def __init__(self, node: Node, following: Following, exclude: Exclusions, masters: str) -> None:
+    def __init__(self, node: Node, watcher: ProcessWatcher, exclude: Exclusions, masters: str) -> None:
         self._node = node
-        self._following = following
+        self._watcher = watcher
         self.exclude = exclude
         self._masters = masters
         self._me = os.getpid()
 
-    def look(self, pid: int, caller: Caller, *, everybody: bool) -> Candidate:
+    def check(self, pid: int, caller: Caller, *, everybody: bool) -> AttachTarget:
         """Return the process `pid` if `caller` may attach it; the calling code then closes the pidfd.
 
         `everybody`: processes of users other than `caller` are permitted too. Raises `ControlError` with a sentence.
@@ -61,7 +61,7 @@ class Candidates:
             os.close(pidfd)
             raise
 
-    def _check(self, who: Identity, pidfd: int, caller: Caller, *, everybody: bool) -> Candidate:
+    def _check(self, who: Identity, pidfd: int, caller: Caller, *, everybody: bool) -> AttachTarget:
         pid = who.pid
         users = proc.users(pid)
         if users is None or not proc.is_alive(pidfd):
@@ -88,11 +88,11 @@ class Candidates:
         masks = proc.thread_masks([pid])
         if not masks:
             raise ControlError(_gone(pid))
-        return Candidate(who, uid, masks.get(pid, next(iter(masks.values()))), command, pidfd)
+        return AttachTarget(who, uid, masks.get(pid, next(iter(masks.values()))), command, pidfd)
 
     def _check_kin(self, who: Identity) -> None:
         """Raise `ControlError` for the agent, its ancestors, and processes that are managed already."""
-        if who.pid in [one.pid for one in proc.lineage(self._me)]:
+        if who.pid in [one.pid for one in proc.ancestry(self._me)]:
             msg = f"process {who.pid} is the agent, or one that the agent descends from: attach a program below it."
             raise ControlError(msg)
         task = self.task_above(who)
@@ -105,11 +105,11 @@ class Candidates:
 
     def task_above(self, who: Identity) -> Task | None:
         """Return the task that a process belongs to: by descent, or by ``DROM_TASK`` once its parents have ended."""
-        if task := self._following.task_above(who.pid):
+        if task := self._watcher.task_above(who.pid):
             return task
         named = proc.named_task(who.pid)
         task = self._node.find(named.pid, named.start_time) if named else None
-        return task if task and who.pid in self._following.processes_of(task)() else None
+        return task if task and who.pid in self._watcher.processes_of(task)() else None
 
 
 def _gone(pid: int) -> str:

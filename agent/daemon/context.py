@@ -8,44 +8,44 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from drom.agent.daemon.acknowledgements import Post
-    from drom.agent.daemon.actuator import Acting
-    from drom.agent.daemon.process_watch import Following
-    from drom.agent.daemon.registrar import Admission
+    from drom.agent.daemon.acknowledgements import AckProcessor
+    from drom.agent.daemon.actuator import Actuator
+    from drom.agent.daemon.process_watch import ProcessWatcher
+    from drom.agent.daemon.registrar import Registrar
     from drom.agent.daemon.settings import Settings
-    from drom.agent.execution.executor import Nobody
+    from drom.agent.execution.executor import NoScheduler
     from drom.agent.ipc.mailboxes import Mailboxes
     from drom.agent.ipc.registry import Registry
     from drom.agent.model.jobs import Task
     from drom.agent.node.node import Node
     from drom.agent.observe.log import Log
-    from drom.agent.observe.reporter import Report
+    from drom.agent.observe.reporter import EventReporter
     from drom.agent.observe.view import Snapshot
-    from drom.agent.topology.availability import Rereading
+    from drom.agent.topology.availability import AvailabilityMonitor
 
 
 class Context(Protocol):
     """A running agent: its node, the parts that carry out the node's decisions, and those that observe the system."""
 
-    acting: Acting
-    admission: Admission
+    actuator: Actuator
+    registrar: Registrar
     binds: bool
-    following: Following
+    watcher: ProcessWatcher
     log: Log
     mailboxes: Mailboxes
     node: Node
-    post: Post
+    acknowledgements: AckProcessor
     registry: Registry
     reload: Callable[[], object]
-    report: Report
-    rereading: Rereading
+    report: EventReporter
+    availability: AvailabilityMonitor
     settings: Settings
-    steward: Nobody
+    executor: NoScheduler
 
     def snapshot(self) -> Snapshot:
         """Return the state of all tasks, at most a moment old."""
 
-    def use(self, now: float) -> None:
+    def update_usable_cpus(self, now: float) -> None:
         """Set the node's CPUs to those that may be used now."""
 
     def end(self, task: Task, reason: str) -> None:
@@ -54,5 +54,5 @@ class Context(Protocol):
     def confine_all(self) -> None:
         """Bind every process of every task to the CPUs of the task."""
 
-    def give_back(self, tasks: Iterable[Task]) -> None:
+    def restore_affinity(self, tasks: Iterable[Task]) -> None:
         """Restore the affinity that the processes of tasks arrived with."""

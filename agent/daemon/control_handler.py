@@ -10,13 +10,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.control.server import Encoded
-from drom.agent.daemon.attach import Candidates
+from drom.agent.daemon.attach import AttachChecker
 from drom.agent.errors import ControlError, Refused
 from drom.agent.ipc.mailboxes import MailboxError
 from drom.agent.node import dry_run as preview
 from drom.agent.node import orders
 from drom.agent.node.explain import explain
-from drom.agent.observe.reporter import Share
+from drom.agent.observe.reporter import TokenBucket
 from drom.agent.observe.view import SCHEMA_VERSION
 from drom.agent.system.users import DIRECTORY
 from drom.agent.text import cpu_names
@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.5
 """Maximum age, in seconds, of the answer to more frequent requests."""
 
 
-class Obeying:
+class ControlHandler:
     """Answers requests at the control socket of `daemon`."""
 
     def __init__(self, daemon: Context) -> None:
@@ -52,12 +52,12 @@ class Obeying:
         self._log = daemon.log
         self._user = DIRECTORY.user_name
         self._masters = daemon.settings.masters
-        self._shares: dict[int, Share] = {}
-        self._looks: dict[int, Share] = {}
+        self._shares: dict[int, TokenBucket] = {}
+        self._looks: dict[int, TokenBucket] = {}
         self._seen = Encoded(b"")
         """The newest answer to `ps`."""
         self._looked_at = -math.inf
-        self.candidates = Candidates(daemon.node, daemon.following, daemon.settings.exclude, self._masters.described)
+        self.candidates = AttachChecker(daemon.node, daemon.watcher, daemon.settings.exclude, self._masters.described)
 
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         """Answer one order of the caller. Raises `ControlError` with a sentence."""
@@ -65,13 +65,13 @@ class Obeying:
         if name == "ps":
             return self._look(caller)
         if name == "topology":
-            return self._daemon.rereading.machine.to_json()
+            return self._daemon.availability.machine.to_json()
         if name == "reload":
             return self._reload(caller)
         try:
             if name == "explain":
                 return self._explain(order)
-            return self._obey(order, caller)
+            return self._carry_out(order, caller)
         except (Refused, MailboxError) as refusal:
             raise ControlError(str(refusal)) from refusal
         except OSError as error:
@@ -82,7 +82,7 @@ class Obeying:
     def _look(self, caller: Caller) -> Encoded:
         """Return the present state of the node; too frequent requests of a user get one up to `LOOK_SECONDS` old."""
         now = time.monotonic()
-        share = self._looks.setdefault(caller.uid, Share(LOOKS_AT_ONCE, now, LOOKS_A_SECOND))
+        share = self._looks.setdefault(caller.uid, TokenBucket(LOOKS_AT_ONCE, now, LOOKS_A_SECOND))
         seldom = share.take(now) is not None or self._masters.include(caller)
         if seldom or now >= self._looked_at + LOOK_SECONDS:
             self._seen = Encoded(json.dumps(self._daemon.snapshot().to_json()).encode())
@@ -112,7 +112,7 @@ class Obeying:
             found.append({"topic": "mode", "text": idle})
         return {"schema_version": SCHEMA_VERSION, "job": name, "sentences": found}
 
-    def _obey(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+    def _carry_out(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         wanted = orders.parse(order)
         dry_run = order.get("dry_run", False)
         if not isinstance(dry_run, bool):
@@ -122,11 +122,11 @@ class Obeying:
         master = self._masters.include(caller)
         orders.check_right(wanted, caller, self._node, master=master, masters=self._masters.described)
         if not master:
-            self._admit(caller.uid)
+            self._check_rate(caller.uid)
         if isinstance(wanted, orders.Attach):
             said = self._attach(wanted, caller, dry_run=dry_run)
         elif dry_run:
-            return self._try_out(lambda node: orders.apply(wanted, node, time.monotonic(), caller.uid))
+            return self._dry_run(lambda node: orders.apply(wanted, node, time.monotonic(), caller.uid))
         elif isinstance(wanted, orders.Release):
             said = self._release(wanted, caller)
         else:
@@ -138,35 +138,35 @@ class Obeying:
         if master:
             self._log("order", **about)
         else:
-            self._daemon.report.visited(caller.uid, "order", **about)
+            self._daemon.report.user_event(caller.uid, "order", **about)
         return self._daemon.snapshot().to_json() | {"said": said}
 
-    def _admit(self, user: int) -> None:
+    def _check_rate(self, user: int) -> None:
         """Raise `ControlError` if a user has given too many orders and has to wait."""
         now = time.monotonic()
-        if self._shares.setdefault(user, Share(ORDERS_AT_ONCE, now)).take(now) is None:
+        if self._shares.setdefault(user, TokenBucket(ORDERS_AT_ONCE, now)).take(now) is None:
             msg = f"user {user} has given {ORDERS_AT_ONCE} orders in a moment: wait a second before the next one."
             raise ControlError(msg)
 
-    def _try_out(self, event: Callable[[Node], object]) -> dict[str, object]:
+    def _dry_run(self, event: Callable[[Node], object]) -> dict[str, object]:
         """Return the changes that an event would cause, by trying it on a copy of the node."""
-        after = self._node.fork()
+        after = self._node.copy()
         event(after)
-        changes = [step.to_json() for step in preview.steps(self._node, after)]
+        changes = [step.to_json() for step in preview.changes(self._node, after)]
         return {"schema_version": SCHEMA_VERSION, "dry_run": True, "changes": changes}
 
     def _change(self, wanted: Resize | Set, caller: Caller) -> str:
-        self._daemon.acting.do(orders.apply(wanted, self._node, time.monotonic(), caller.uid))
+        self._daemon.actuator.execute(orders.apply(wanted, self._node, time.monotonic(), caller.uid))
         return ""
 
     def _attach(self, wanted: Attach, caller: Caller, *, dry_run: bool) -> Any:  # noqa: ANN401 - a JSON value or text
         everybody = self._masters.include(caller)
-        found = self.candidates.look(wanted.pid, caller, everybody=everybody)
+        found = self.candidates.check(wanted.pid, caller, everybody=everybody)
         arrival = wanted.arrival(found.who.start_time, found.uid, found.affinity, found.command)
         if dry_run:
             os.close(found.pidfd)
-            return self._try_out(lambda node: node.arrive(arrival, time.monotonic()))
-        task = self._daemon.admission.take_in(arrival, found.pidfd)
+            return self._dry_run(lambda node: node.arrive(arrival, time.monotonic()))
+        task = self._daemon.registrar.register_task(arrival, found.pidfd)
         if task.started:
             return f"process {wanted.pid} is job {task.job} on {cpu_names(task.granted)}."
         why = self._node.why_waiting(task)
@@ -176,13 +176,13 @@ class Obeying:
         daemon = self._daemon
         tasks = orders.tasks_named(self._node, wanted.what)
         self._node.check_release(tasks)
-        daemon.give_back(tasks)
+        daemon.restore_affinity(tasks)
         actions = orders.apply(wanted, self._node, time.monotonic(), caller.uid)
         for task in tasks:
-            daemon.following.forget(task)
+            daemon.watcher.forget(task)
             daemon.report.ended(task, "released")
-        daemon.acting.do(actions)
-        daemon.give_back(tasks)
+        daemon.actuator.execute(actions)
+        daemon.restore_affinity(tasks)
         return _released(tasks, given_back=daemon.binds)
 
 

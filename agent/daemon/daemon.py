@@ -16,32 +16,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from drom.agent import errors
 from drom.agent.control import server
 from drom.agent.daemon import recovery
-from drom.agent.daemon.acknowledgements import Post
-from drom.agent.daemon.actuator import Acting
-from drom.agent.daemon.control_handler import Obeying
-from drom.agent.daemon.process_watch import Following, first_process
-from drom.agent.daemon.registrar import Admission
+from drom.agent.daemon.acknowledgements import AckProcessor
+from drom.agent.daemon.actuator import Actuator
+from drom.agent.daemon.control_handler import ControlHandler
+from drom.agent.daemon.process_watch import ProcessWatcher, first_process
+from drom.agent.daemon.registrar import Registrar
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.repair import Repairing
-from drom.agent.enforcement.spread import Spreading
+from drom.agent.enforcement.repair import MaskRepair
+from drom.agent.enforcement.spread import ThreadSpreading
 from drom.agent.errors import Refused
-from drom.agent.execution.executor import Nobody, Steward
+from drom.agent.execution.executor import JobExecutor, NoScheduler
 from drom.agent.ipc import registry, runtime_dir
-from drom.agent.ipc.cpu_locks import Claims
+from drom.agent.ipc.cpu_locks import CpuLocks
 from drom.agent.ipc.mailboxes import Mailboxes
 from drom.agent.model.cores import Cores
 from drom.agent.node.node import Node
-from drom.agent.observe.event_log import HistoryError
+from drom.agent.observe.event_log import EventLogError
 from drom.agent.observe.guarded import Guard
-from drom.agent.observe.job_rates import Pacing
-from drom.agent.observe.reporter import Report
+from drom.agent.observe.job_rates import RateMonitor
+from drom.agent.observe.reporter import EventReporter
 from drom.agent.observe.snapshot import snapshot
 from drom.agent.system import heap, proc
-from drom.agent.system.unix_signals import Signals
-from drom.agent.system.unmanaged_load import Watch
+from drom.agent.system.unix_signals import SignalPipe
+from drom.agent.system.unmanaged_load import LoadMonitor
 from drom.agent.text import counted
 from drom.agent.topology import machine as topology
-from drom.agent.topology.availability import Rereading
+from drom.agent.topology.availability import AvailabilityMonitor
 
 from dromlib.cpulist import format_cpulist
 
@@ -104,10 +104,10 @@ class Daemon:
         self.manager = manager
         self.lock = threading.Lock()
         heap.return_large_blocks()
-        self._lock_fd = runtime_dir.prepare(settings.runtime_dir)
+        self._lock_fd = runtime_dir.create_and_lock(settings.runtime_dir)
         try:
             log.keep(settings.history)
-        except HistoryError as error:  # managing the node matters more than recording its events
+        except EventLogError as error:  # managing the node matters more than recording its events
             log("history_failed", reason=error)
         self._selector = selectors.DefaultSelector()
         self._running = True
@@ -125,10 +125,10 @@ class Daemon:
             capacity=settings.capacity,
             layout=settings.layout,
         )
-        self.watch_load = Watch(settings.avoidance, [mask for *_, mask in self.rows])
-        self.rereading = Rereading(machine, settings.reread or (lambda: machine), settings.unit)
+        self.watch_load = LoadMonitor(settings.avoidance, [mask for *_, mask in self.rows])
+        self.availability = AvailabilityMonitor(machine, settings.reread or (lambda: machine), settings.unit)
         self.busy = 0
-        self._claims = Claims(settings.claims) if settings.claims and self.binds else None
+        self._claims = CpuLocks(settings.claims) if settings.claims and self.binds else None
         if self._claims:
             for warning in self._claims.take(self.node.cores.all):
                 log("claim_conflict", reason=warning)
@@ -147,70 +147,72 @@ class Daemon:
             threads=self.settings.unit == "thread",
         )
         bits = max(64, machine.online.bit_length())
-        self.registry, adopted = recovery.take_over(path, self.settings.capacity, bits, owner, usable)
+        self.registry, adopted = recovery.open_registry(path, self.settings.capacity, bits, owner, usable)
         self.mailboxes = Mailboxes(path / "mail")
         # Every user may send orders; what they may do depends on the user id that the kernel reports.
-        self.control = server.Server(path, 0o666, self.settings.gate, self.share, slots=self.registry.capacity)
-        self.report = Report(self.log, self.control.signal)
-        self.following = Following(self, self.node, self._process_ended)
-        spreading = Spreading(self.node, self.mailboxes.read)
-        self.acting = Acting(
+        self.control = server.Server(
+            path, 0o666, self.settings.gate, self.connection_limit, slots=self.registry.capacity
+        )
+        self.report = EventReporter(self.log, self.control.signal)
+        self.watcher = ProcessWatcher(self, self.node, self._process_ended)
+        spreading = ThreadSpreading(self.node, self.mailboxes.read)
+        self.actuator = Actuator(
             self.node,
             self.registry,
-            self.following,
+            self.watcher,
             spreading,
             self.report,
             binds=self.binds,
             fences=self.settings.fences,
         )
-        self.admission = Admission(
+        self.registrar = Registrar(
             path / "door",
             self,
-            self.acting,
+            self.actuator,
             self.mailboxes,
             self.end,
             observes=self.settings.observe,
             exclude=self.settings.exclude,
             quotas=self.settings.quotas,
         )
-        self.acting.audience, self.acting.failed = self.admission, self.guard.failed
-        self.post = Post(self.mailboxes, self.acting, self.admission.unseat)
-        self.pacing = Pacing(self.node, self.mailboxes.read)
-        find = self.following.processes_of_all
-        self.repairing = Repairing(self.node, find, self.report, binds=self.binds, narrowed=self.acting.narrowed)
-        self.obeying = Obeying(self)
+        self.actuator.listener, self.actuator.failed = self.registrar, self.guard.failed
+        self.acknowledgements = AckProcessor(self.mailboxes, self.actuator, self.registrar.clear_responder)
+        self.rate_monitor = RateMonitor(self.node, self.mailboxes.read)
+        find = self.watcher.processes_of_all
+        self.mask_repair = MaskRepair(self.node, find, self.report, binds=self.binds, narrowed=self.actuator.narrowed)
+        self.control_handler = ControlHandler(self)
         membership = self.settings.membership
-        self.steward = Steward(self, membership) if membership else Nobody()
+        self.executor = JobExecutor(self, membership) if membership else NoScheduler()
         self._look_at_switch()
         if adopted:
-            recovery.adopt(self)
+            recovery.recover_tasks(self)
         else:
-            self.mailboxes.remove_all_but(set())
-            self.acting.do(self.node.adopt([], {}, 0, time.monotonic(), self.steward.reservations()))
+            self.mailboxes.keep_only(set())
+            self.actuator.execute(self.node.adopt([], {}, 0, time.monotonic(), self.executor.reservations()))
         if self.settings.fences and self.binds:
-            self.settings.fences.open_all_but(self.node.tasks.values())
+            self.settings.fences.remove_all_but(self.node.tasks.values())
 
-    def share(self, uid: int) -> int:
+    def connection_limit(self, uid: int) -> int:
         """Return how many connections to one of the agent's sockets a user may have."""
         return self.settings.quotas.connections(uid, proc.raise_fd_limit())
 
-    def withdraw(self) -> None:
+    def cancel_start(self) -> None:
         """Give up before `run`: leave programs and registry to the next agent, and remove the sockets."""
-        self.abandon()
+        self.close_for_successor()
         runtime_dir.remove_sockets(self.settings.runtime_dir)
 
-    def abandon(self) -> None:
+    def close_for_successor(self) -> None:
         """Close the sockets and leave programs and registry, as a crash would, for the next agent.
 
         A part that fails is logged, and the other parts are closed.
         """
         guard = Guard(self.log, ())
-        guard.run("door", self.admission.close)
+        guard.run("door", self.registrar.close)
         guard.run("order", self.control.close)
         self._unlock(guard)
 
     def _unlock(self, guard: Guard) -> None:
-        guard.run("scheduler", self.steward.close)
+        guard.run("scheduler", self.executor.close)
         if self._claims:
             guard.run("claims", self._claims.close)
         guard.run("log", self.log.close)
@@ -223,7 +225,7 @@ class Daemon:
 
         Raises `LoopError` if a part of the loop has failed too often in a row. The state is then that after a crash.
         """
-        signals = Signals(
+        signals = SignalPipe(
             {
                 signal.SIGTERM: self._stop,
                 signal.SIGINT: self._stop,
@@ -232,9 +234,9 @@ class Daemon:
             }
         )
         self.watch(signals.fd, signals.dispatch)
-        self.admission.open()
-        self.steward.open()
-        self.watch(self.mailboxes.watch, self.post.read)
+        self.registrar.open()
+        self.executor.open()
+        self.watch(self.mailboxes.watch, self.acknowledgements.read)
         for fd in self.control.fds:
             self.watch(fd, lambda: None)
         try:
@@ -242,25 +244,25 @@ class Daemon:
                 ready()
                 self.manager.ready()
                 while self._running:
-                    self._turn()
+                    self._iterate()
                     garbage.look(idle=not self._more)
             self.manager.stopping()
-            if self._hands_over or self.steward.keeps:  # programs keep running where they are
-                self.log("handed_over", tasks=len(self.node.tasks), jobs=self.steward.keeps)
-                self.abandon()
+            if self._hands_over or self.executor.live_jobs:  # programs keep running where they are
+                self.log("handed_over", tasks=len(self.node.tasks), jobs=self.executor.live_jobs)
+                self.close_for_successor()
             else:
-                self._leave()
+                self._shut_down()
         finally:
             signals.close()
 
-    def _turn(self) -> None:
+    def _iterate(self) -> None:
         """Wait for events and handle all of them."""
         events = self._selector.select(self._timeout())
         with self.lock:
             if not self._is_torn() or self._recover():
                 self._do_all(events)
             self.registry.beat()
-        self.survive("service_manager", lambda: self.manager.turned(time.monotonic(), self._status()))
+        self.survive("service_manager", lambda: self.manager.heartbeat(time.monotonic(), self._status()))
         self.guard.settle()
 
     def _do_all(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
@@ -270,18 +272,18 @@ class Daemon:
             # An earlier event of this round may have closed this one's descriptor.
             if self._selector.get_map().get(key.fd) is key:
                 self.survive("events", key.data, key.fd)
-        if self.post.missed:
-            self.survive("mail", self.post.read_all)
-        self.survive("deadlines", lambda: self.acting.do(self.node.tick(now())))
+        if self.acknowledgements.missed:
+            self.survive("mail", self.acknowledgements.read_all)
+        self.survive("deadlines", lambda: self.actuator.execute(self.node.tick(now())))
         self.survive("machine", self._look_at_machine)
         self.survive("load", self._look_at_load)
-        self.survive("spreading", lambda: self.acting.spreading.look(now()))
-        self.survive("widening", lambda: self.post.widening.look(now()))
-        self.survive("repairs", lambda: self.repairing.look(now()))
-        self.survive("following", lambda: self.following.look(now()))
-        self.survive("door", self.admission.tend)
+        self.survive("spreading", lambda: self.actuator.spreading.look(now()))
+        self.survive("widening", lambda: self.acknowledgements.widening.look(now()))
+        self.survive("repairs", lambda: self.mask_repair.look(now()))
+        self.survive("following", lambda: self.watcher.look(now()))
+        self.survive("door", self.registrar.tend)
         self.survive("pacing", self._look_at_pace)
-        self.survive("scheduler", lambda: self.steward.turn(now()))
+        self.survive("scheduler", lambda: self.executor.turn(now()))
         # ZeroMQ's descriptor signals edges: check once more, whatever happened.
         self._more = bool(self.survive("order", lambda: self.control.serve(self._answer)))
 
@@ -298,7 +300,7 @@ class Daemon:
         return value
 
     def _is_torn(self) -> bool:
-        return self._torn or self.acting.torn
+        return self._torn or self.actuator.torn
 
     def _notice(self, error: Exception) -> None:
         """Record whether an error has interrupted a change of the node. A refusal has not."""
@@ -315,7 +317,7 @@ class Daemon:
     def _answer(self, order: dict[str, Any], caller: caller.Caller) -> Any:  # noqa: ANN401 - a JSON value
         """Answer an order. Raises `ControlError`, also for a fault of the agent."""
         try:
-            return self.obeying.answer(order, caller)
+            return self.control_handler.answer(order, caller)
         except errors.ControlError:
             raise
         except Exception as error:
@@ -341,9 +343,9 @@ class Daemon:
                 self.log("frozen", file=file)
         elif since is not None:
             self.log("thawed", file=file, seconds=round(now - since, 3))
-            self.acting.do(self.node.thaw(now))
+            self.actuator.execute(self.node.thaw(now))
             self.confine_all()
-            self.post.read_all()
+            self.acknowledgements.read_all()
 
     def _look_at_load(self) -> None:
         """Stop using cores that unmanaged programs keep busy."""
@@ -354,38 +356,38 @@ class Daemon:
         if busy is not None:
             self.busy = busy
             self.log("cpus_avoided", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
-            self.use(now)
+            self.update_usable_cpus(now)
 
     def _look_at_pace(self) -> None:
         """Pass measurements of how fast jobs progress to the executor, which reports them to the scheduler."""
-        if samples := self.pacing.look(time.monotonic()):
-            self.steward.paced(samples)
+        if samples := self.rate_monitor.look(time.monotonic()):
+            self.executor.rates_measured(samples)
 
     def _look_at_machine(self) -> None:
         """Use only CPUs that are online and permitted, after changes by hotplug, cpusets and quotas."""
         now = time.monotonic()
-        if self.settings.reread is None or not self.rereading.look(now):
+        if self.settings.reread is None or not self.availability.look(now):
             return
-        found = self.rereading.available
+        found = self.availability.available
         masks = {"managed": found.managed, "gone": found.gone, "more": found.more}
         self.log("cpus_changed", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
-        self.use(now)
+        self.update_usable_cpus(now)
         self.confine_all()  # when a cpuset changes, older kernels reset the affinity of its threads
 
-    def use(self, now: float) -> None:
+    def update_usable_cpus(self, now: float) -> None:
         """Set the node's CPUs to those available and not kept busy by unmanaged programs."""
-        found = self.rereading.available
+        found = self.availability.available
         busy = self.busy & found.managed
-        self.acting.do(self.node.use(found.managed & ~busy, now, found.gone, busy))
+        self.actuator.execute(self.node.set_usable_cpus(found.managed & ~busy, now, found.gone, busy))
 
     def _timeout(self) -> float:
         if self._more:
             return 0.0
         now = time.monotonic()
-        lookers = (self.acting.spreading, self.post.widening, self.repairing, self.following)
+        lookers = (self.actuator.spreading, self.acknowledgements.widening, self.mask_repair, self.watcher)
         looks = [
-            self.admission.next_look(now),
-            self.steward.next_look(now),
+            self.registrar.next_look(now),
+            self.executor.next_look(now),
             *(looker.next_look() for looker in lookers),
         ]
         times = [now + min(HEARTBEAT, self.manager.period or HEARTBEAT), self.node.next_deadline(), *looks]
@@ -424,25 +426,25 @@ class Daemon:
     # --- starts and ends ------------------------------------------------------------------------------------------
 
     def _process_ended(self, task: Task, who: Identity) -> None:
-        seen_to = who == first_process(task) and self.steward.sees_to(task)
-        if seen_to or not (self.following.has_any(task) or self.following.follow_a_survivor(task)):
+        seen_to = who == first_process(task) and self.executor.reaps(task)
+        if seen_to or not (self.watcher.is_watched(task) or self.watcher.watch_survivor(task)):
             self.end(task, "exited")
         elif task.responder == (who.pid, who.start_time):
-            self.admission.unseat(task)
+            self.registrar.clear_responder(task)
 
     def end(self, task: Task, reason: str) -> None:
         """Remove a task that is over."""
-        self.following.forget(task)
+        self.watcher.forget(task)
         self.report.ended(task, reason)
-        self.acting.do(self.node.ended(task.slot, time.monotonic()))
+        self.actuator.execute(self.node.ended(task.slot, time.monotonic()))
 
     def confine_all(self) -> None:
         """Confine threads that an agent that died or was frozen left on CPUs their task does not hold."""
         for task in self.node.tasks.values():
             if self.binds and task.started and not self.node.frozen:
-                affinity.confine(self.following.processes_of(task), task.held)
+                affinity.confine(self.watcher.processes_of(task), task.held)
 
-    def give_back(self, tasks: Iterable[Task]) -> None:
+    def restore_affinity(self, tasks: Iterable[Task]) -> None:
         """Restore the affinity that tasks arrived with, for their threads that still have the agent's binding.
 
         Called before a task is released, so that an agent that dies in between leaves a task that the next agent binds
@@ -453,12 +455,12 @@ class Daemon:
             if not (self.binds and task.started):
                 continue
             # A thread from a task cpuset can only have the agent's mask, or the one that the kernel set when it left.
-            fenced = self.settings.fences is not None and self.settings.fences.open(task)
+            fenced = self.settings.fences is not None and self.settings.fences.remove(task)
             if task.arrival.restore:
                 ours = -1 if fenced else task.held
-                affinity.restore(self.following.processes_of(task), ours, task.arrival.restore)
+                affinity.restore(self.watcher.processes_of(task), ours, task.arrival.restore)
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         """Stop: restore the affinity that the agent has set, retire the registry, remove the sockets.
 
         A part that fails is logged, whatever has been logged before, and the other parts are done.
@@ -467,16 +469,16 @@ class Daemon:
             guard, path = Guard(self.log, ()), self.settings.runtime_dir
             tasks = list(self.node.tasks.values())
             for task in tasks:
-                guard.run("binding", partial(self.give_back, [task]))
+                guard.run("binding", partial(self.restore_affinity, [task]))
             guard.run("registry", self.registry.retire)
             for task in tasks:
-                guard.run("binding", partial(self.give_back, [task]))
-            guard.run("mail", lambda: self.mailboxes.remove_all_but(set()))
-            guard.run("door", self.admission.close)
+                guard.run("binding", partial(self.restore_affinity, [task]))
+            guard.run("mail", lambda: self.mailboxes.keep_only(set()))
+            guard.run("door", self.registrar.close)
             guard.run("order", self.control.close)
             guard.run("sockets", lambda: runtime_dir.remove_sockets(path))
             guard.run("mailboxes", self.mailboxes.close)
-            guard.run("following", self.following.close)
+            guard.run("following", self.watcher.close)
             with contextlib.suppress(OSError):  # the folder has files that are not the agent's
                 (path / "mail").rmdir()
             guard.run("selector", self._selector.close)

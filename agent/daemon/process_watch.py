@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from drom.agent.daemon.task_processes import Census, Marks, Scan
+from drom.agent.daemon.task_processes import EnvironmentTags, ProcScanner, TaskProcesses
 from drom.agent.system import proc
 from drom.agent.system.proc import Identity
 
@@ -27,7 +27,7 @@ MOST_ANCESTORS = 64
 """Maximum number of ancestors that are read of a registering process, so that none can delay the agent."""
 
 
-class Following:
+class ProcessWatcher:
     """Watches processes of the tasks of `node`; `ended` is called with each that has ended, which is then dropped."""
 
     def __init__(self, loop: Loop, node: Node, ended: Callable[[Task, Identity], None]) -> None:
@@ -35,9 +35,9 @@ class Following:
         self._node = node
         self._ended = ended
         self._pidfds: dict[int, dict[Identity, int]] = {}
-        self._stats = Scan()
-        self._marks = Marks()
-        self._last: Census | None = None
+        self._stats = ProcScanner()
+        self._marks = EnvironmentTags()
+        self._last: TaskProcesses | None = None
         self._unsure: dict[int, tuple[Task, Identity]] = {}
         """Tasks of which a process has ended, and that process, whose end has to be handled again."""
         self._due = 0.0
@@ -75,11 +75,11 @@ class Following:
             self._due = time.monotonic() + AGAIN
             raise
 
-    def has_any(self, task: Task) -> bool:
+    def is_watched(self, task: Task) -> bool:
         """Return whether any process of the task is watched."""
         return task.slot in self._pidfds
 
-    def follow_a_survivor(self, task: Task) -> bool:
+    def watch_survivor(self, task: Task) -> bool:
         """Watch any process of the task that still runs; return False if none does, so that its CPUs are free.
 
         Also return True if it is not yet known: then `look` searches again.
@@ -141,7 +141,7 @@ class Following:
         """
         find = self._node.find
         oldest = min((task.arrival.start_time for task in self._node.tasks.values()), default=sys.maxsize)
-        above = proc.lineage(pid, most=MOST_ANCESTORS, since=oldest)
+        above = proc.ancestry(pid, most=MOST_ANCESTORS, since=oldest)
         for who in above:
             first = self._last and self._last.task_of(who)
             if task := find(*who) or (find(*first) if first else None):
@@ -152,10 +152,10 @@ class Following:
         """Return the stat of every process, by pid; state letters may be those of an earlier scan."""
         return self._stats.take()
 
-    def _census(self, more: Iterable[Task] = (), stats: dict[int, Stat] | None = None) -> Census:
+    def _census(self, more: Iterable[Task] = (), stats: dict[int, Stat] | None = None) -> TaskProcesses:
         """Take a census for the tasks of the node and `more`."""
         tasks = {first_process(task): task.arrival.uid for task in (*self._node.tasks.values(), *more)}
-        self._last = Census(tasks, self.scan() if stats is None else stats, self._marks, self._last)
+        self._last = TaskProcesses(tasks, self.scan() if stats is None else stats, self._marks, self._last)
         return self._last
 
     def close(self) -> None:

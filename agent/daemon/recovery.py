@@ -10,9 +10,9 @@ import time
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from drom.agent.daemon.acknowledgements import wish_in
+from drom.agent.daemon.acknowledgements import demand_in
 from drom.agent.daemon.process_watch import first_process
-from drom.agent.daemon.task_processes import Census, Marks
+from drom.agent.daemon.task_processes import EnvironmentTags, TaskProcesses
 from drom.agent.ipc import registry
 from drom.agent.ipc.registry import Owner, Registry, RegistryError, SlotRecord, is_obsolete
 from drom.agent.model.jobs import Task
@@ -33,18 +33,18 @@ _WORLD = frozenset({"slot", "arrival", "responder", "said", "wish", "heeds_from"
 """Fields of a task that are not part of the plan."""
 
 
-def adopt(daemon: Context) -> None:
+def recover_tasks(daemon: Context) -> None:
     """Adopt the tasks in the registry that the daemon has opened."""
     actions = _enter(daemon, {})
     tasks = list(daemon.node.tasks.values())
     dead = [task for task in tasks if not _still_lives(daemon, task)]
-    daemon.mailboxes.remove_all_but({task.mailbox for task in tasks})
+    daemon.mailboxes.keep_only({task.mailbox for task in tasks})
     daemon.report.adopted(tasks, len(dead))
-    daemon.acting.do(actions)
+    daemon.actuator.execute(actions)
     for task in dead:
         daemon.end(task, "exited")
     daemon.confine_all()
-    daemon.post.read_all()
+    daemon.acknowledgements.read_all()
 
 
 class Recovery:
@@ -65,25 +65,25 @@ class Recovery:
         Tasks keep the CPUs they hold, and waiting launchers keep waiting. The next repair round corrects threads.
         """
         daemon = self._daemon
-        node, acting = daemon.node, daemon.acting
+        node, actuator = daemon.node, daemon.actuator
         self._known = {first_process(task): task for task in node.tasks.values()} | self._known
-        starting, over = acting.drop()
+        starting, over = actuator.drop()
         self._starting += starting
         self._over += over
         node.begin_anew()
-        daemon.use(time.monotonic())
-        acting.do(_enter(daemon, self._known))
+        daemon.update_usable_cpus(time.monotonic())
+        actuator.execute(_enter(daemon, self._known))
         for task in (*self._known.values(), *self._over):
             if node.tasks.get(task.slot) is not task:
-                daemon.following.forget(task)
-                daemon.admission.forgotten(task)
+                daemon.watcher.forget(task)
+                daemon.registrar.forgotten(task)
         for task in self._starting:
             if node.tasks.get(task.slot) is task and task.started:
-                daemon.admission.started(task)
-        for task in [task for task in node.tasks.values() if not daemon.following.has_any(task)]:
+                daemon.registrar.started(task)
+        for task in [task for task in node.tasks.values() if not daemon.watcher.is_watched(task)]:
             if not _still_lives(daemon, task):
                 daemon.end(task, "exited")
-        daemon.post.read_all()
+        daemon.acknowledgements.read_all()
         self._known, self._starting, self._over = {}, [], []
         daemon.log("recovered", tasks=len(node.tasks))
         return True
@@ -101,19 +101,19 @@ def _enter(daemon: Context, known: dict[Identity, Task]) -> list[Action]:
                     setattr(same, field.name, getattr(task, field.name))
             task = same
         else:
-            _hear_wish(daemon, task)
+            _restore_demand(daemon, task)
         found.append((task, job))
         owned[job.name] = owned.get(job.name, 0) | record.masks["owned"]
     daemon.node.remember(daemon.registry.epochs(), daemon.registry.capacity)
     arrivals = daemon.registry.header("arrivals")
-    return daemon.node.adopt(found, owned, arrivals, time.monotonic(), daemon.steward.reservations())
+    return daemon.node.adopt(found, owned, arrivals, time.monotonic(), daemon.executor.reservations())
 
 
-def _hear_wish(daemon: Context, task: Task) -> None:
+def _restore_demand(daemon: Context, task: Task) -> None:
     """Apply the demand of a living responder at once, so that a new agent changes nothing."""
     mail = daemon.mailboxes.read(task.mailbox)
     if mail and task.responder and proc.start_time(task.responder[0]) == task.responder[1]:
-        task.said = task.wish = wish_in(mail)
+        task.said = task.wish = demand_in(mail)
 
 
 def _still_lives(daemon: Context, task: Task) -> bool:
@@ -122,10 +122,10 @@ def _still_lives(daemon: Context, task: Task) -> bool:
         who.append(Identity(*task.responder))
     alive = [one for one in who if proc.start_time(one.pid) == one.start_time]
     for one in alive:
-        daemon.following.follow(task, one)
+        daemon.watcher.follow(task, one)
     if task.responder and Identity(*task.responder) not in alive:
         task.responder = None
-    return bool(alive) or daemon.following.follow_a_survivor(task)
+    return bool(alive) or daemon.watcher.watch_survivor(task)
 
 
 def unit_in_use(path: Path) -> str | None:
@@ -141,7 +141,7 @@ def unit_in_use(path: Path) -> str | None:
     return "thread" if old.header("flags") & layout.HEADER_THREADS else "core"
 
 
-def take_over(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: int) -> tuple[Registry, bool]:
+def open_registry(path: Path, capacity: int, mask_bits: int, owner: Owner, usable: int) -> tuple[Registry, bool]:
     """Return the registry of the directory and whether it was adopted with the tasks in it.
 
     A registry of an earlier boot, or one that its agent has retired, is replaced. Raises `RegistryError` if programs
@@ -182,5 +182,5 @@ def _misfit(old: Registry, mask_bits: int, owner: Owner, usable: int) -> str:
 def _any_lives(records: Sequence[SlotRecord]) -> bool:
     """Return whether any process of these tasks still runs, or may: users may have too many processes to read."""
     tasks = {Identity(record.fields["pid"], record.fields["start_time"]): record.fields["uid"] for record in records}
-    census = Census(tasks, scan(), Marks())
+    census = TaskProcesses(tasks, scan(), EnvironmentTags())
     return bool(census.unread) or any(map(census.processes, tasks))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.agent.daemon.process_watch import first_process
-from drom.agent.daemon.registration_server import Reception
+from drom.agent.daemon.registration_server import RegistrationServer
 from drom.agent.enforcement import affinity
 from drom.agent.ipc.mailboxes import MailboxError
 from drom.agent.system import proc
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from drom.agent.config.exclusions import Exclusions
-    from drom.agent.control.quotas import Quotas
-    from drom.agent.daemon.actuator import Acting
-    from drom.agent.daemon.registration_server import Visit
+    from drom.agent.control.quotas import UserQuotas
+    from drom.agent.daemon.actuator import Actuator
+    from drom.agent.daemon.registration_server import RegistrationConnection
     from drom.agent.ipc import registration
     from drom.agent.ipc.mailboxes import Mailboxes
     from drom.agent.model.jobs import Arrival, Task
@@ -32,65 +32,65 @@ if TYPE_CHECKING:
     from drom.agent.system.proc import Identity
 
 
-class Admission:
+class Registrar:
     """Handles requests at the registration socket `path`. `end` gets tasks that leave before they start, and why."""
 
     def __init__(
         self,
         path: Path,
         loop: Loop,
-        acting: Acting,
+        actuator: Actuator,
         mailboxes: Mailboxes,
         end: Callable[[Task, str], None],
         *,
         observes: bool,
         exclude: Exclusions,
-        quotas: Quotas,
+        quotas: UserQuotas,
     ) -> None:
         # Every user may connect; the result depends on the user id that the kernel reports.
-        self._reception = Reception(path, loop, self, self._share)
+        self._registration = RegistrationServer(path, loop, self, self._connection_limit)
         self._quotas = quotas
-        self._acting = acting
-        self._node = acting.node
-        self._registry = acting.registry
-        self._registry_fd = os.open(acting.registry.path, os.O_RDONLY | os.O_CLOEXEC)
-        self._following = acting.following
+        self._actuator = actuator
+        self._node = actuator.node
+        self._registry = actuator.registry
+        self._registry_fd = os.open(actuator.registry.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._watcher = actuator.watcher
         self._mailboxes = mailboxes
-        self._visited = acting.report.visited
+        self._visited = actuator.report.user_event
         self._end = end
         self._observes = observes
         self.exclude = exclude
         self._images: dict[int, tuple[bytes, ...]] = {}
         """The programs that responders executed when they became responders, by slot."""
 
-    def _share(self, uid: int) -> int:
+    def _connection_limit(self, uid: int) -> int:
         return self._quotas.connections(uid, proc.raise_fd_limit())
 
     def open(self) -> None:
         """Accept connections."""
-        self._reception.open()
+        self._registration.open()
 
     def tend(self) -> None:
         """Send waiting launchers the reason for the wait, and close connections without a request."""
-        self._reception.tend()
+        self._registration.tend()
 
     def next_look(self, now: float) -> float | None:
         """Return when `tend` has something to send, or None."""
-        return self._reception.next_look(now)
+        return self._registration.next_look(now)
 
     def close(self) -> None:
         """Close the registration socket."""
-        self._reception.close()
+        self._registration.close()
         os.close(self._registry_fd)
 
-    def receive(self, visit: Visit, request: registration.Request, peer: proc.Peer) -> None:
+    def handle_request(self, visit: RegistrationConnection, request: registration.Request, peer: proc.Peer) -> None:
         """Handle a registration request. Raises `Refused` or `MailboxError` with the sentence to answer."""
         named = self._node.find(*request.task) if request.task else None
-        above = self._following.task_above(peer.identity.pid, named)
+        above = self._watcher.task_above(peer.identity.pid, named)
         task = self._host_of(request, peer, above, named)
         if task is None and (reason := self.exclude.reason(peer.uid, _names(request, peer))):
             self._visited(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
-            self._reception.leave_alone(visit, reason)
+            self._registration.reply_unmanaged(visit, reason)
             return
         visit.kind, visit.who = request.kind, peer.identity
         arrives = task is None and self._node.find(peer.identity.pid, peer.identity.start_time) is None
@@ -101,7 +101,9 @@ class Admission:
                 self._end(task, "left")
         elif self._observes:
             # It counts as waiting, but runs meanwhile.
-            self._reception.leave_alone(visit, f"this agent only observes. It would wait: {self.why_waiting(task)}")
+            self._registration.reply_unmanaged(
+                visit, f"this agent only observes. It would wait: {self.why_waiting(task)}"
+            )
         else:
             visit.awaits(task)
 
@@ -131,12 +133,12 @@ class Admission:
         arrival = request.arrival(who.pid, who.start_time, peer.uid, before, proc.command(who.pid))
         if above and request.kind == "launch":
             arrival = replace(arrival, within=first_process(above))
-        task = self.take_in(arrival, os.dup(peer.pidfd))
-        if request.kind == "attach" and task.started and self._acting.binds:
-            self._acting.bind_threads({task.slot: task.granted})
+        task = self.register_task(arrival, os.dup(peer.pidfd))
+        if request.kind == "attach" and task.started and self._actuator.binds:
+            self._actuator.bind_threads({task.slot: task.granted})
         return task
 
-    def take_in(self, arrival: Arrival, pidfd: int) -> Task:
+    def register_task(self, arrival: Arrival, pidfd: int) -> Task:
         """Add a task with the process of `pidfd` as its first one; the pidfd is closed when the task is over.
 
         Raises `Refused`, `MailboxError` or OSError with the pidfd closed and nothing changed.
@@ -150,25 +152,25 @@ class Admission:
             task, actions = self._node.arrive(arrival, time.monotonic())
             if first_process(task) != (who := proc.Identity(arrival.pid, arrival.start_time)):
                 self._visited(arrival.uid, "joined", job=task.job, pid=who.pid, uid=arrival.uid)
-                self._acting.do(actions)
+                self._actuator.execute(actions)
                 return task
             undo.pop_all()
         task.mailbox = number
         self._registry.register(task, self._node.jobs[task.job])
-        self._following.watch(task, first_process(task), pidfd)
+        self._watcher.watch(task, first_process(task), pidfd)
         self._visited(arrival.uid, "arrived", job=task.job, pid=arrival.pid, uid=arrival.uid)
-        self._acting.do(actions)
+        self._actuator.execute(actions)
         return task
 
-    def _answer(self, visit: Visit, task: Task) -> bool:
+    def _answer(self, visit: RegistrationConnection, task: Task) -> bool:
         """Answer a process after the first grant of its task; return whether the answer was sent."""
         if visit.kind == "attach" and visit.who:
-            return self._seat(visit, task, visit.who)
+            return self._set_responder(visit, task, visit.who)
         who = visit.who.pid if visit.who else task.arrival.pid
         # Bound before the grant is sent: a launcher that bound itself late could undo a shrink that came meanwhile.
-        bound = affinity.bind(lambda: {who}, task.granted) if self._acting.binds else None
+        bound = affinity.bind(lambda: {who}, task.granted) if self._actuator.binds else None
         late = bound is not None and bound.failed
-        return self._reception.answer(visit, self._reply("granted", task, binds_itself=late), [])
+        return self._registration.answer(visit, self._reply("granted", task, binds_itself=late), [])
 
     def _reply(self, status: str, task: Task, *, binds_itself: bool = True) -> bytes:
         most = self._node.cores.cpus_at_most(self._node.jobs[task.job].task_max)
@@ -180,43 +182,43 @@ class Admission:
             max_cpus=0 if self._observes else most,
             epoch=task.epoch,
             task=(task.arrival.pid, task.arrival.start_time),
-            flags=(0 if self._acting.binds else layout.HEADER_EMULATED) | (0 if binds_itself else layout.REPLY_BOUND),
+            flags=(0 if self._actuator.binds else layout.HEADER_EMULATED) | (0 if binds_itself else layout.REPLY_BOUND),
         )
 
-    def _seat(self, visit: Visit, task: Task, who: Identity) -> bool:
+    def _set_responder(self, visit: RegistrationConnection, task: Task, who: Identity) -> bool:
         """Send a process the registry, and the mailbox if no other is the responder; return whether that was sent."""
         if self._observes:
-            self._reception.refuse(visit, "this agent only observes: the program runs unmanaged.")
+            self._registration.refuse(visit, "this agent only observes: the program runs unmanaged.")
             return False
-        sits = self._sits(task, who)
-        first = self._node.seat(task.slot, who.pid, who.start_time)
+        sits = self._became_responder(task, who)
+        first = self._node.set_responder(task.slot, who.pid, who.start_time)
         fds = [self._registry_fd]
         if first:
             try:
                 if not sits:
-                    self._images[task.slot] = proc.image(who.pid)
+                    self._images[task.slot] = proc.memory_image(who.pid)
                     self._clear_mailbox(task, visit.uid)
                 fds.append(self._mailboxes.open(task.mailbox))
             except (OSError, MailboxError) as error:
-                self.unseat(task)
+                self.clear_responder(task)
                 why = os.strerror(error.errno or 0) if isinstance(error, OSError) else error
-                self._reception.refuse(visit, f"the task's mailbox cannot be opened: {why}".rstrip(".") + ".")
+                self._registration.refuse(visit, f"the task's mailbox cannot be opened: {why}".rstrip(".") + ".")
                 return False
         try:
             if first:
-                sent = self._reception.offer(visit, task, self._reply("granted", task), fds)
+                sent = self._registration.offer_responder(visit, task, self._reply("granted", task), fds)
             else:
-                sent = self._reception.answer(visit, self._reply("follower", task), fds)
+                sent = self._registration.answer(visit, self._reply("follower", task), fds)
         finally:
             for fd in fds[1:]:
                 os.close(fd)
         if first:
             if sent:
-                self._following.follow(task, who)
+                self._watcher.follow(task, who)
                 self._visited(task.arrival.uid, "responder_set", job=task.job, pid=who.pid)
             else:
-                self.unseat(task)
-            self._acting.save()
+                self.clear_responder(task)
+            self._actuator.save()
         return sent
 
     def _clear_mailbox(self, task: Task, uid: int) -> None:
@@ -228,10 +230,10 @@ class Admission:
             self._mailboxes.clear(task.mailbox)
             return
         last, task.mailbox = task.mailbox, self._mailboxes.make(uid, task.slot)
-        self._acting.save()
+        self._actuator.save()
         self._mailboxes.remove(last)
 
-    def _sits(self, task: Task, who: Identity) -> bool:
+    def _became_responder(self, task: Task, who: Identity) -> bool:
         """Return whether a process is the task's responder already, and attaches once more."""
         mail = self._mailboxes.read(task.mailbox)
         left = mail is None or mail.applied == layout.EPOCH_RETIRED
@@ -242,15 +244,15 @@ class Admission:
 
         If that program was not recorded, the first call records it and returns False.
         """
-        image = proc.image(task.responder[0]) if task.responder else ()
+        image = proc.memory_image(task.responder[0]) if task.responder else ()
         return self._images.setdefault(task.slot, image) != image
 
-    def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
+    def responder_confirmed(self, task: Task, who: Identity | None, *, sits: bool) -> None:
         """Remove a responder that has declined the role. Several of its threads may have received the offer."""
-        others = [visit for visit in self._reception.waiting_for(task) if visit.who == who]
+        others = [visit for visit in self._registration.waiting_for(task) if visit.who == who]
         if sits:
             for visit in others:
-                self._reception.dismiss(visit)
+                self._registration.close_connection(visit)
         elif who and not others and task.responder == (who.pid, who.start_time):
             self._leaves(task, who.pid)
 
@@ -264,20 +266,20 @@ class Admission:
 
     def _leaves(self, task: Task, pid: int) -> None:
         self._visited(task.arrival.uid, "responder_left", job=task.job, pid=pid)
-        self.unseat(task)
+        self.clear_responder(task)
 
-    def unseat(self, task: Task) -> None:
+    def clear_responder(self, task: Task) -> None:
         """Clear the task's responder. From now on the agent binds the whole task to the grant, whatever its masks."""
-        self._acting.do(self._node.unseat(task.slot, time.monotonic()))
+        self._actuator.execute(self._node.responder_left(task.slot, time.monotonic()))
 
     def started(self, task: Task) -> None:
         """Answer the processes that wait for a task that has its first grant; bind a task that runs already."""
-        if task.arrival.attached and self._acting.binds and self._acting.bind_threads({task.slot: task.granted}):
+        if task.arrival.attached and self._actuator.binds and self._actuator.bind_threads({task.slot: task.granted}):
             self._node.bind_failed(task.slot, time.monotonic())
-        visits, taken = self._reception.waiting_for(task), False
+        visits, taken = self._registration.waiting_for(task), False
         for visit in visits:
-            if visit.kind == "attach" and self._acting.binds:
-                self._acting.bind_threads({task.slot: task.granted})
+            if visit.kind == "attach" and self._actuator.binds:
+                self._actuator.bind_threads({task.slot: task.granted})
             taken |= self._answer(visit, task)
         if not taken and any(_launches(visit, task) for visit in visits):
             self._end(task, "left")
@@ -285,24 +287,24 @@ class Admission:
     def forgotten(self, task: Task) -> None:
         """Remove the mailbox and the connections of a task that is over."""
         self._mailboxes.remove(task.mailbox)
-        for visit in self._reception.waiting_for(task):
-            self._reception.dismiss(visit)
+        for visit in self._registration.waiting_for(task):
+            self._registration.close_connection(visit)
 
-    def left(self, task: Task) -> None:
+    def launcher_left(self, task: Task) -> None:
         """Remove a task after its launcher disconnected before the start; a task that runs already stays."""
         if not task.arrival.attached:
             self._end(task, "left")
 
     def refused(self, sentence: str) -> None:
         """Record a refused registration."""
-        self._acting.report.refused(sentence)
+        self._actuator.report.refused(sentence)
 
     def why_waiting(self, task: Task) -> str:
         """Return a sentence that says what a task without a grant waits for."""
         return self._node.why_waiting(task)
 
 
-def _launches(visit: Visit, task: Task) -> bool:
+def _launches(visit: RegistrationConnection, task: Task) -> bool:
     """Return whether a connection is that of the launcher of a task."""
     return visit.kind == "launch" and visit.who is not None and visit.who.pid == task.arrival.pid
 

@@ -31,7 +31,7 @@ TELL_WAITING = 0.25
 """Seconds after which a launcher receives the reason for its wait."""
 
 
-class Visit(Connection):
+class RegistrationConnection(Connection):
     """A connection; after its request also the process, the kind of request, and the task it waits for.
 
     A process that was offered the role of responder of a running task does not wait: the agent waits for its answer.
@@ -48,16 +48,16 @@ class Visit(Connection):
         self.task, self.closes_at, self.hears_end = task, None, True
 
 
-class Host(Protocol):
+class RequestHandler(Protocol):
     """Handles registration requests."""
 
-    def receive(self, visit: Visit, request: registration.Request, peer: Peer) -> None:
+    def handle_request(self, visit: RegistrationConnection, request: registration.Request, peer: Peer) -> None:
         """Handle a request. Raises `Refused` or `MailboxError` with the sentence to answer."""
 
-    def left(self, task: Task) -> None:
+    def launcher_left(self, task: Task) -> None:
         """Handle the disconnection of the launcher of a task that has not started."""
 
-    def answered(self, task: Task, who: Identity | None, *, sits: bool) -> None:
+    def responder_confirmed(self, task: Task, who: Identity | None, *, sits: bool) -> None:
         """Handle the answer of a process that was offered the role of a task's responder: whether it accepts."""
 
     def refused(self, sentence: str) -> None:
@@ -67,13 +67,13 @@ class Host(Protocol):
         """Return a sentence that says what a task waits for."""
 
 
-class Reception:
+class RegistrationServer:
     """The registration socket at `path`, open to every user; `share` returns how many connections a user may have."""
 
-    def __init__(self, path: Path, loop: Loop, host: Host, share: Callable[[int], int]) -> None:
+    def __init__(self, path: Path, loop: Loop, host: RequestHandler, share: Callable[[int], int]) -> None:
         self._loop = loop
         self._host = host
-        self._visits = Connections(path, socket.SOCK_SEQPACKET, share, Visit, self)
+        self._visits = Connections(path, socket.SOCK_SEQPACKET, share, RegistrationConnection, self)
 
     def open(self) -> None:
         """Accept connections."""
@@ -84,17 +84,17 @@ class Reception:
         self._loop.unwatch(self._visits.fd)
         self._visits.end()
 
-    def waiting_for(self, task: Task) -> list[Visit]:
+    def waiting_for(self, task: Task) -> list[RegistrationConnection]:
         """Return the connections that wait for a task."""
         return [visit for visit in self._visits if visit.task is task]
 
-    def answer(self, visit: Visit, reply: bytes, fds: list[int]) -> bool:
+    def answer(self, visit: RegistrationConnection, reply: bytes, fds: list[int]) -> bool:
         """Send the last reply of a connection, with descriptors, and close it; return False if it cannot be sent."""
         sent = connections.send(visit.socket, reply, fds)
-        self.dismiss(visit)
+        self.close_connection(visit)
         return sent
 
-    def offer(self, visit: Visit, task: Task, reply: bytes, fds: list[int]) -> bool:
+    def offer_responder(self, visit: RegistrationConnection, task: Task, reply: bytes, fds: list[int]) -> bool:
         """Offer a process the role of a task's responder; return False if it cannot be sent.
 
         Otherwise the answer is passed to `Host.answered`.
@@ -102,19 +102,19 @@ class Reception:
         visit.awaits(task)
         sent = connections.send(visit.socket, reply, fds)
         if not sent:
-            self.dismiss(visit)
+            self.close_connection(visit)
         return sent
 
-    def refuse(self, visit: Visit, sentence: str) -> None:
+    def refuse(self, visit: RegistrationConnection, sentence: str) -> None:
         """Send a refusal."""
         self._host.refused(sentence)
         self.answer(visit, layout.pack_reply("refused", text=sentence), [])
 
-    def leave_alone(self, visit: Visit, sentence: str) -> None:
+    def reply_unmanaged(self, visit: RegistrationConnection, sentence: str) -> None:
         """Send the reply that the agent leaves this program alone."""
         self.answer(visit, layout.pack_reply("unmanaged", text=sentence), [])
 
-    def dismiss(self, visit: Visit) -> None:
+    def close_connection(self, visit: RegistrationConnection) -> None:
         """Close a connection, if it is still open."""
         self._visits.close(visit)
 
@@ -143,10 +143,10 @@ class Reception:
         self._host.refused(sentence)
         return layout.pack_reply("refused", text=sentence)
 
-    def closed(self, connection: Visit) -> None:
+    def closed(self, connection: RegistrationConnection) -> None:
         """Do nothing: the code that closes the connection handles its task."""
 
-    def hear(self, connection: Visit) -> None:
+    def hear(self, connection: RegistrationConnection) -> None:
         """Receive the one request of a connection, or detect that the other side has disconnected.
 
         A process accepts the role of responder by closing the connection. Another message, or an unread offer, means
@@ -161,11 +161,11 @@ class Reception:
         except OSError:
             data = None
         if visit.task or not data:
-            self.dismiss(visit)
+            self.close_connection(visit)
             if visit.task and visit.task.started:
-                self._host.answered(visit.task, visit.who, sits=data == b"")
+                self._host.responder_confirmed(visit.task, visit.who, sits=data == b"")
             elif visit.task:
-                self._host.left(visit.task)
+                self._host.launcher_left(visit.task)
             return
         try:
             self._receive(visit, data)
@@ -174,11 +174,11 @@ class Reception:
         except OSError as error:
             self.refuse(visit, f"the agent cannot take you in now ({os.strerror(error.errno or 0)}): try again later.")
 
-    def _receive(self, visit: Visit, data: bytes) -> None:
+    def _receive(self, visit: RegistrationConnection, data: bytes) -> None:
         peer = proc.peer_identity(visit.socket)
         if peer is None:
             raise Refused("the kernel shows no process of yours to this agent: run it in the agent's pid namespace.")
         try:
-            self._host.receive(visit, registration.parse_request(data), peer)
+            self._host.handle_request(visit, registration.parse_request(data), peer)
         finally:
             os.close(peer.pidfd)

@@ -17,8 +17,8 @@ from drom.agent.config.options import Options, layout_of, memory_of
 from drom.agent.config.sources import SCHEMA_VERSION, ConfigError, options_of
 from drom.agent.config.validation import no_core_left, unknown
 from drom.agent.errors import ControlError
-from drom.agent.policy.site_rules import Rules
-from drom.agent.system.unmanaged_load import Avoidance, Watch
+from drom.agent.policy.site_rules import SiteRules
+from drom.agent.system.unmanaged_load import BusyCoreFilter, LoadMonitor
 
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from drom.agent.daemon.daemon import Daemon
     from drom.agent.daemon.settings import Settings
 
-RULES = tuple(rule.name for rule in fields(Rules) if rule.name != "free")
+RULES = tuple(rule.name for rule in fields(SiteRules) if rule.name != "free")
 CHANGEABLE = {
     *RULES,
     "grace",
@@ -45,21 +45,21 @@ CHANGEABLE = {
 """Options that can change while an agent runs."""
 
 
-def tuned(settings: Settings, options: Options) -> Settings:
+def settings_from(settings: Settings, options: Options) -> Settings:
     """Return `settings` with the values that `options` has for all that may change while an agent runs."""
     return replace(
         settings,
         grace=options.grace,
-        rules=Rules(**{name: getattr(options, name) for name in RULES}, free=settings.quotas.free),
+        rules=SiteRules(**{name: getattr(options, name) for name in RULES}, free=settings.quotas.free),
         memory=memory_of(options.memory, settings.topology.memory),
         freeze_file=Path(options.freeze_file) if options.freeze_file else None,
         exclude=Exclusions(find_users(options.exclude_users)[0], options.exclude_programs),
-        avoidance=Avoidance(options.avoid_load, options.avoid_after),
+        avoidance=BusyCoreFilter(options.avoid_load, options.avoid_after),
         layout=layout_of(options.distribution),
     )
 
 
-class Reloading:
+class ConfigReloader:
     """Reads the configuration of a running agent again, from `sources` and the environment.
 
     `start` are the options that it was started with.
@@ -87,7 +87,7 @@ class Reloading:
         settings = self._sources.load(os.environ)
         said = {name: setting for name, setting in settings.items() if setting.origin != "default"}
         faults = [*unknown(said)]
-        if "reserved" in said and not self._daemon.rereading.left(parse_cpulist(str(said["reserved"].value))):
+        if "reserved" in said and not self._daemon.availability.left(parse_cpulist(str(said["reserved"].value))):
             faults.append(no_core_left(said["reserved"]))
         if faults:
             raise ConfigError("\n".join(faults))
@@ -115,18 +115,18 @@ class Reloading:
 
     def _apply(self, changed: list[str]) -> None:
         daemon, now = self._daemon, time.monotonic()
-        daemon.settings = settings = tuned(daemon.settings, self._options)
+        daemon.settings = settings = settings_from(daemon.settings, self._options)
         # Users are looked up again, whatever has changed.
-        daemon.admission.exclude = daemon.obeying.candidates.exclude = settings.exclude
+        daemon.registrar.exclude = daemon.control_handler.candidates.exclude = settings.exclude
         if not changed:
             return
         if {"avoid_load", "avoid_after"} & set(changed):
-            daemon.watch_load = Watch(settings.avoidance, [mask for *_, mask in daemon.rows])
+            daemon.watch_load = LoadMonitor(settings.avoidance, [mask for *_, mask in daemon.rows])
             daemon.busy = 0
-        daemon.rereading.reserve(parse_cpulist(self._options.reserved))
-        daemon.use(now)
+        daemon.availability.reserve(parse_cpulist(self._options.reserved))
+        daemon.update_usable_cpus(now)
         rules, memory, grace, layout = settings.rules, settings.memory, settings.grace, settings.layout
-        daemon.acting.do(daemon.node.configure(rules, memory, grace, layout, now))
+        daemon.actuator.execute(daemon.node.configure(rules, memory, grace, layout, now))
 
     def _takes_a_new_agent(self, setting: Setting) -> str:
         has = getattr(self._options, setting.option.name)

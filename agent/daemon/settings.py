@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drom.agent.config.exclusions import Exclusions
-from drom.agent.control.access import Masters
-from drom.agent.control.quotas import Quotas
+from drom.agent.control.access import Operators
+from drom.agent.control.quotas import UserQuotas
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node.node import RULES
-from drom.agent.system.unmanaged_load import Avoidance
+from drom.agent.system.unmanaged_load import BusyCoreFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from drom.agent.control.gate import Gate
-    from drom.agent.enforcement.cpusets import Fences
+    from drom.agent.control.gate import RemoteEndpoint
+    from drom.agent.enforcement.cpusets import TaskCpusets
     from drom.agent.execution.executor import Membership
-    from drom.agent.observe.event_log import History
-    from drom.agent.policy.site_rules import Rules
+    from drom.agent.observe.event_log import EventLog
+    from drom.agent.policy.site_rules import SiteRules
     from drom.agent.topology.machine import Topology
 
 
@@ -39,7 +39,7 @@ class Settings:
     runtime_dir: Path
     topology: Topology
     grace: float = 1.0
-    rules: Rules = RULES
+    rules: SiteRules = RULES
     memory: int = 0
     capacity: int = 1024
     observe: bool = False
@@ -48,14 +48,14 @@ class Settings:
     freeze_file: Path | None = None
     exclude: Exclusions = field(default_factory=Exclusions)
     claims: Path | None = None
-    avoidance: Avoidance = field(default_factory=lambda: Avoidance(0.0, 0.0))
+    avoidance: BusyCoreFilter = field(default_factory=lambda: BusyCoreFilter(0.0, 0.0))
     reread: Callable[[], Topology] | None = None
-    gate: Gate | None = None
-    masters: Masters = field(default_factory=Masters.here)
+    gate: RemoteEndpoint | None = None
+    masters: Operators = field(default_factory=Operators.here)
     membership: Membership | None = None
-    quotas: Quotas = field(default_factory=Quotas)
-    fences: Fences | None = None
-    history: History | None = None
+    quotas: UserQuotas = field(default_factory=UserQuotas)
+    fences: TaskCpusets | None = None
+    history: EventLog | None = None
 
     @property
     def switch(self) -> Path:

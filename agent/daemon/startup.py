@@ -18,12 +18,12 @@ from drom.agent.config.addresses import metrics_address, zmq_address
 from drom.agent.config.exclusions import find_users
 from drom.agent.config.options import Options, resources_of
 from drom.agent.config.sources import Sources
-from drom.agent.control.access import Masters
-from drom.agent.control.quotas import Quotas
+from drom.agent.control.access import Operators
+from drom.agent.control.quotas import UserQuotas
 from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
-from drom.agent.ipc.cpu_locks import ClaimError, claims_file
-from drom.agent.observe.event_log import History
+from drom.agent.ipc.cpu_locks import CpuLockError, cpu_locks_file
+from drom.agent.observe.event_log import EventLog
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError, place
 from drom.agent.observe.log import Log, failure
 from drom.agent.system import python_command
@@ -32,7 +32,7 @@ from drom.agent.system.sd_notify import ServiceManager
 from drom.agent.system.users import group_number
 from drom.agent.text import parse_size
 from drom.agent.topology.detect import find_machine
-from drom.agent.topology.machine import warnings_of, without
+from drom.agent.topology.machine import reserve, warnings_of
 from drom.agent.topology.synthetic import TopologyError
 from drom.agent.topology.sysfs import read_topology
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from drom.agent.control.gate import Gate
+    from drom.agent.control.gate import RemoteEndpoint
     from drom.agent.control.keys import Keys
     from drom.agent.daemon.daemon import Daemon
     from drom.agent.execution.executor import Membership
-    from drom.agent.placement.kernel.background import Placer
+    from drom.agent.placement.kernel.background import CompiledKernel
     from drom.agent.topology.machine import Topology
 
 
-def become(options: Options, sources: Sources) -> None:
+def exec_agent(options: Options, sources: Sources) -> None:
     """Check the machine, then replace this process by the agent, which does not load the command line's libraries.
 
     Raises `TopologyError` or `ControlError` with a sentence.
@@ -112,20 +112,20 @@ def _keep_descriptors() -> None:
 def run(machine: Topology, options: Options, sources: Sources) -> None:
     """Run an agent until it has to stop. Raises `ControlError` with a sentence if it cannot start."""
     reserved = parse_cpulist(options.reserved)
-    machine = without(machine, reserved)
+    machine = reserve(machine, reserved)
     if not machine.allowed:
         raise ControlError("no CPU may be managed here: check this process's affinity and cpuset, and --reserved.")
     directory = Path(options.runtime_dir)
     log = Log(form=options.log_format)
     manager = ServiceManager(os.environ, os.getpid())
     from drom.agent.daemon.daemon import Daemon
-    from drom.agent.daemon.reload import Reloading, tuned
+    from drom.agent.daemon.reload import ConfigReloader, settings_from
     from drom.agent.daemon.settings import Settings
     from drom.agent.execution.spool import SpoolError
     from drom.agent.ipc.mailboxes import MailboxError
     from drom.agent.ipc.registry import RegistryError
     from drom.agent.ipc.runtime_dir import RuntimeDirError
-    from drom.agent.placement.kernel.background import Placer
+    from drom.agent.placement.kernel.background import CompiledKernel
 
     try:
         unit = _unit(directory, options.unit, log)
@@ -143,52 +143,52 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         capacity=options.capacity,
         observe=options.observe,
         unit=unit,
-        claims=claims_file(os.environ),
+        claims=cpu_locks_file(os.environ),
         masters=masters,
         fences=None if machine.emulated else cpusets.build(directory, raised=options.enforce == "cpuset"),
-        quotas=Quotas(options.users_max_tasks, frozenset({0, os.geteuid()})),
+        quotas=UserQuotas(options.users_max_tasks, frozenset({0, os.geteuid()})),
         gate=gate,
         membership=_membership(options),
         reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
         history=_history(options),
     )
-    placer = Placer(machine, unit)
+    placer = CompiledKernel(machine, unit)
     try:
         try:
-            daemon = Daemon(tuned(settings, options), placer, log, manager)
+            daemon = Daemon(settings_from(settings, options), placer, log, manager)
         except OSError as error:
             where, reason = error.filename or directory, os.strerror(error.errno or 0)
             raise ControlError(f"{where}: {reason}: check the runtime directory.") from error
-        daemon.reload = Reloading(daemon, options, sources).reload
+        daemon.reload = ConfigReloader(daemon, options, sources).reload
         _load_when_compiled(daemon, placer, log)
         stop = _serve_metrics(daemon, options.metrics, log)
         mode = "observing" if options.observe else "emulating" if machine.emulated else "managing"
         log_ready = partial(log, "ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid())
         daemon.run(log_ready)
         stop()
-    except (RegistryError, MailboxError, RuntimeDirError, ClaimError, SpoolError) as error:
+    except (RegistryError, MailboxError, RuntimeDirError, CpuLockError, SpoolError) as error:
         raise ControlError(str(error)) from error
     finally:
         placer.close()
 
 
-def _masters(options: Options) -> Masters:
+def _masters(options: Options) -> Operators:
     if options.users_masters is None:
-        return Masters.here()
+        return Operators.here()
     group = group_number(options.users_masters)
     if group is None:
         raise ControlError(f"there is no group {options.users_masters} here: check users.masters.")
-    return Masters.here(group, options.users_masters)
+    return Operators.here(group, options.users_masters)
 
 
-def _gate(options: Options, log: Log) -> Gate | None:
+def _gate(options: Options, log: Log) -> RemoteEndpoint | None:
     """Return the receiver of orders from other nodes, None if not configured. Raises `ControlError`."""
     if options.remote_listen is None:
         return None
     from drom.agent.control import gate as remote
 
     own = keys_of(options)
-    gate = remote.Gate(zmq_address(options.remote_listen), own)
+    gate = remote.RemoteEndpoint(zmq_address(options.remote_listen), own)
     log("remote", address=metrics_address(options.remote_listen)[0], port=gate.port, keys=own.folder)
     return gate
 
@@ -218,15 +218,15 @@ def keys_of(options: Options) -> Keys:
 
 def _reread(start: Topology, reserved: int, *, words: bool) -> Topology:
     """Return the machine's present state; with `words`, the given topology reduced to its present CPUs."""
-    now = without(read_topology(), reserved)
+    now = reserve(read_topology(), reserved)
     return replace(start, allowed=start.allowed & now.allowed, quota=now.quota) if words else now
 
 
-def _history(options: Options) -> History | None:
+def _history(options: Options) -> EventLog | None:
     if options.events_size == "off":
         return None
     alone = options.events_path.parent == Path(options.runtime_dir)
-    return History(options.events_path, parse_size(options.events_size), alone=alone)
+    return EventLog(options.events_path, parse_size(options.events_size), alone=alone)
 
 
 def _unit(directory: Path, wanted: str, log: Log) -> str:
@@ -242,7 +242,7 @@ def _unit(directory: Path, wanted: str, log: Log) -> str:
     return unit
 
 
-def _load_when_compiled(daemon: Daemon, placer: Placer, log: Log) -> None:
+def _load_when_compiled(daemon: Daemon, placer: CompiledKernel, log: Log) -> None:
     """Make the loop load the placement kernel's machine code once the compiling process has ended."""
     if placer.compiler is None:
         if placer.warning:
@@ -272,7 +272,7 @@ def _serve_metrics(daemon: Daemon, where: str | None, log: Log) -> Callable[[], 
     try:
         port, stop = site.serve(daemon, *address)
     except OSError as error:
-        daemon.withdraw()
+        daemon.cancel_start()
         reason = error.strerror or error  # os.strerror does not know the error of a name without an address
         msg = f"cannot serve metrics on {address[0]}:{address[1]}: {reason}: choose another --metrics."
         raise ControlError(msg) from error

@@ -8,7 +8,16 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from drom.agent.system.proc import Identity, Stat, environment, image, named_in, owner, owners_of, read_stat
+from drom.agent.system.proc import (
+    Identity,
+    Stat,
+    environment,
+    memory_image,
+    nearest_roots,
+    owner,
+    read_stat,
+    task_in_environment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -28,7 +37,7 @@ class _Seen(NamedTuple):
     stat: Stat
 
 
-class Scan:
+class ProcScanner:
     """The stat of every process below `proc`; only stats that may have changed since the last call are read.
 
     The folder of a process has an inode of its own for as long as the process lives, and listing ``/proc`` returns it.
@@ -63,7 +72,7 @@ class _Named(NamedTuple):
     task: Identity | None
 
 
-class Marks:
+class EnvironmentTags:
     """The tasks that processes below `proc` name in their environment (``DROM_TASK``).
 
     An environment is read once, and again after its process has executed another program. The amount read per user in
@@ -101,7 +110,7 @@ class Marks:
 
     def _see(self, pid: int, user: int | None, start_time: int) -> int:
         """Read the task that a process names, unless it is known and unchanged; return the bytes used of the budget."""
-        known, executes = self._known.pop(pid, None), image(pid, self._proc)
+        known, executes = self._known.pop(pid, None), memory_image(pid, self._proc)
         user = owner(pid, self._proc) if known else user
         if user is None:
             return _CHECK
@@ -109,11 +118,11 @@ class Marks:
             self._known[pid] = known
             return _CHECK
         entries = environment(pid, self._proc)
-        self._known[pid] = _Named(start_time, user, executes, named_in(entries))
+        self._known[pid] = _Named(start_time, user, executes, task_in_environment(entries))
         return max(_PAGE, sum(map(len, entries)))
 
 
-class Census:
+class TaskProcesses:
     """All processes in `stats`, assigned to `tasks`, a mapping from the first process of each task to its user.
 
     Processes that were seen in a task stay in it when their parents end, whichever user owns them: `before` is the
@@ -121,14 +130,18 @@ class Census:
     """
 
     def __init__(
-        self, tasks: Mapping[Identity, int], stats: Mapping[int, Stat], marks: Marks, before: Census | None = None
+        self,
+        tasks: Mapping[Identity, int],
+        stats: Mapping[int, Stat],
+        marks: EnvironmentTags,
+        before: TaskProcesses | None = None,
     ) -> None:
         self._tasks = tasks
         self._stats = stats
         self._living = {who for who in tasks if who.pid in stats and stats[who.pid].start_time == who.start_time}
         roots = {who.pid for who in self._living}
-        owners = owners_of(stats, roots)
-        strays, self._orphans = self._strays(owners), dict[Identity, list[int]]()
+        owners = nearest_roots(stats, roots)
+        strays, self._orphans = self._stray_processes(owners), dict[Identity, list[int]]()
         for pid in strays if before else ():
             task = before and before.task_of(Identity(pid, stats[pid].start_time))
             if task and task in tasks:
@@ -138,7 +151,7 @@ class Census:
         for pid, (task, uid) in named.items():
             if tasks.get(task) == uid and self._is_orphan(stats[pid], task):
                 self._orphans.setdefault(task, []).append(pid)
-        self._owners = owners_of(stats, roots.union(*self._orphans.values())) if self._orphans else owners
+        self._owners = nearest_roots(stats, roots.union(*self._orphans.values())) if self._orphans else owners
 
     def task_of(self, who: Identity) -> Identity | None:
         """Return the first process of the task that a process belonged to in this census, or None."""
@@ -171,7 +184,7 @@ class Census:
         mine = set(self._below[first.pid]) if first in self._living else set()
         return mine.union(*(self._below[orphan] for orphan in self._orphans.get(first, ())))
 
-    def _strays(self, owners: Mapping[int, int]) -> list[int]:
+    def _stray_processes(self, owners: Mapping[int, int]) -> list[int]:
         """Return the pids of possible orphans of tasks: young enough, outside every task, with an adopting parent."""
         stats, dead = self._stats, self._tasks.keys() - self._living
         adopting = _ancestors(stats, (who.pid for who in self._living))

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from drom.agent import errors
-from drom.agent.cli.console import Paper
-from drom.agent.observe.timeline import Change, PictureError, draw_text
+from drom.agent.cli.console import Console
+from drom.agent.observe.timeline import PictureError, TimelineChange, draw_text
 from drom.agent.system import os_errors, proc
 from drom.agent.testbed.stage import DemoError, Stage, opened
-from drom.agent.topology.machine import halves, usable_cores
+from drom.agent.topology.machine import split_sockets, usable_cores
 from drom.agent.topology.synthetic import TopologyError, synthetic_topology
 from drom.agent.topology.sysfs import read_topology
 
@@ -41,7 +41,7 @@ COMPILING = "drom: compiling the distribution kernel, once on this machine"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ChangeRecord:
     """A change of a job's CPUs (masks). `time_s` counts from the launch of the first program.
 
     `outcome`: started (`took_s` after its launch), applied by the program, bound or enforced by the agent (`took_s`
@@ -71,10 +71,10 @@ class Told:
             "exited": f"ran for {self.took_s:.1f} s",
         }.get(self.outcome, f"{self.outcome.upper()} in {wait}")
 
-    def change(self) -> Change:
+    def change(self) -> TimelineChange:
         """Return the change in the form that pictures take."""
         in_force = self.took_s if self.outcome in {"applied", "bound", "enforced"} else 0.0
-        return Change(self.time_s, self.job, self.new, self.time_s + in_force, self.action)
+        return TimelineChange(self.time_s, self.job, self.new, self.time_s + in_force, self.action)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def choose_machine(real: Topology) -> tuple[Topology, str | None]:
     The halves of a one-socket machine stand for sockets if words can describe that without splitting a core. Raises
     `DemoError` if there are fewer than two cores.
     """
-    shown = halves(real)
+    shown = split_sockets(real)
     if shown is None:
         raise DemoError("the demonstration needs two cores, and only one may be used here.")
     if shown is real:
@@ -133,13 +133,13 @@ def introduce(machine: Topology, words: str | None) -> str:
 
 
 @dataclass(slots=True)
-class Story:
+class Narrator:
     """The changes so far. `tell` is called with each change as soon as it is in force."""
 
     stage: Stage
-    tell: Callable[[Told], None]
+    tell: Callable[[ChangeRecord], None]
     begin: float = 0.0
-    told: list[Told] = field(default_factory=list)
+    told: list[ChangeRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     samples: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -172,22 +172,22 @@ class Story:
             self._reasons[job] = event["reason"]
             if not self._history(job):
                 wait = event["time"] - self.stage.programs[job].launched
-                self._add(Told(at, job, "start", 0, parse_cpulist(event["new"]), "started", wait))
+                self._add(ChangeRecord(at, job, "start", 0, parse_cpulist(event["new"]), "started", wait))
         elif event["action"] != "keep":
             old, new, took = parse_cpulist(event["old"]), parse_cpulist(event["new"]), event["seconds"]
-            self._add(Told(at - took, job, event["action"], old, new, kind, took))
+            self._add(ChangeRecord(at - took, job, event["action"], old, new, kind, took))
 
     def _end(self, job: str, at: float) -> None:
         ran = self.begin + at - self.stage.programs[job].launched
         if self._history(job):
-            self._add(Told(at, job, "end", self._now(job), 0, "exited", ran))
+            self._add(ChangeRecord(at, job, "end", self._now(job), 0, "exited", ran))
 
-    def _add(self, told: Told) -> None:
+    def _add(self, told: ChangeRecord) -> None:
         told = replace(told, why=self._why(told))
         self.told.append(told)
         self.tell(told)
 
-    def _why(self, told: Told) -> str:
+    def _why(self, told: ChangeRecord) -> str:
         """Return a phrase on why a change was made."""
         others = [other for other in self.told if other.job != told.job]
         givers = [other.job for other in others if other.action == "shrink" and told.new & other.old & ~other.new]
@@ -203,7 +203,7 @@ class Story:
             return f"{gone[-1]} ended"
         return f"the agent says: {self._reasons.get(told.job)}"
 
-    def _history(self, job: str) -> list[Told]:
+    def _history(self, job: str) -> list[ChangeRecord]:
         return [told for told in self.told if told.job == job]
 
     def _now(self, job: str) -> int:
@@ -261,7 +261,7 @@ class Story:
 # --- output ---
 
 
-class Patience:
+class StartNotice:
     """Shows on stderr why the first start takes long: a counter on a terminal, one line elsewhere."""
 
     def __init__(self) -> None:
@@ -303,16 +303,16 @@ def _run(out: Path, seconds: float, *, as_json: bool) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DemoError(f"cannot write to {out}: {os.strerror(error.errno or 0)}: choose another --out.") from error
-    paper = ChangesPaper(silent=as_json)
+    paper = ChangesConsole(silent=as_json)
     paper.write(introduce(machine, words))
     with opened() as stage:
-        patient = Patience()
+        patient = StartNotice()
         try:
             stage.start_agent(words, patient)
         finally:
             patient.done()
         paper.head_changes(machine)
-        story = Story(stage, paper.change)
+        story = Narrator(stage, paper.change)
         story.play(seconds)
         story.problems += stage.stop_agent()
     value = _summary(story, machine, f"http://127.0.0.1:{stage.port}/metrics")
@@ -324,7 +324,7 @@ def _run(out: Path, seconds: float, *, as_json: bool) -> int:
     return 1 if story.problems else 0
 
 
-def _summary(story: Story, machine: Topology, url: str) -> dict[str, Any]:
+def _summary(story: Narrator, machine: Topology, url: str) -> dict[str, Any]:
     """Return the value that ``--json`` shows, without the pictures."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -337,7 +337,7 @@ def _summary(story: Story, machine: Topology, url: str) -> dict[str, Any]:
     }
 
 
-def _report(value: dict[str, Any], story: Story, paper: Paper, png: Path) -> None:
+def _report(value: dict[str, Any], story: Narrator, paper: Console, png: Path) -> None:
     """Print the results, and add the pictures to `value`."""
     paper.heading("What they computed")
     for answer in story.answers:
@@ -358,7 +358,9 @@ def _report(value: dict[str, Any], story: Story, paper: Paper, png: Path) -> Non
         paper.write("\n" + paper.ink(verdict, "1;32") + "\n")
 
 
-def _draw(path: Path, changes: list[Change], cores: list[tuple[int, int]], end_s: float) -> dict[str, str | None]:
+def _draw(
+    path: Path, changes: list[TimelineChange], cores: list[tuple[int, int]], end_s: float
+) -> dict[str, str | None]:
     """Draw the PNG; return where it is, or why there is none."""
     from drom.agent.demo.timeline_png import draw_png
 
@@ -371,7 +373,7 @@ def _draw(path: Path, changes: list[Change], cores: list[tuple[int, int]], end_s
     return {"png": str(path), "png_missing": None}
 
 
-class ChangesPaper(Paper):
+class ChangesConsole(Console):
     """Output that lists changes of grants as well."""
 
     def __init__(self, *, silent: bool) -> None:
@@ -383,7 +385,7 @@ class ChangesPaper(Paper):
         self._list_width = min(len(format_cpulist(machine.allowed)), 12)
         self.heading(f"    time  who     {'CPUs':^{2 * self._list_width + 4}}  change  in force          why")
 
-    def change(self, told: Told) -> None:
+    def change(self, told: ChangeRecord) -> None:
         """Write the line of a change."""
         wide = self._list_width
         moved = f"{format_cpulist(told.old) or '-':>{wide}} -> {format_cpulist(told.new) or '-':<{wide}}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from os import PathLike
 
-    from drom.agent.observe.timeline import Change, Span
+    from drom.agent.observe.timeline import Span, TimelineChange
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -26,7 +26,7 @@ _NARROWEST_HATCH = 200
 
 def draw_png(
     path: str | PathLike[str],
-    changes: Sequence[Change],
+    changes: Sequence[TimelineChange],
     cores: Sequence[tuple[int, int]],
     end_s: float,
     *,
@@ -46,7 +46,7 @@ def _colours(jobs: Sequence[str]) -> dict[str, str]:
 
 
 def _figure(
-    changes: Sequence[Change], cores: Sequence[tuple[int, int]], end_s: float, title: str
+    changes: Sequence[TimelineChange], cores: Sequence[tuple[int, int]], end_s: float, title: str
 ) -> tuple[Figure, dict[int, float]]:
     """Return the figure and the height (in its first axes) of each CPU's middle."""
     try:
@@ -223,7 +223,7 @@ def _largest_rectangles(held: Iterable[Span], middles: dict[int, float]) -> list
     return [rectangle for _, rectangle in best.values()]
 
 
-def _draw_latencies(axes: Axes, changes: Iterable[Change], end_s: float, colours: dict[str, str]) -> None:
+def _draw_latencies(axes: Axes, changes: Iterable[TimelineChange], end_s: float, colours: dict[str, str]) -> None:
     """Draw a stem at each request, as high as the time until it was in force; a cross if it never was."""
     asked = [change for change in changes if change.cpus and change.time_s <= end_s]
     waits = [(change, 1000 * (in_force_s(change) - change.time_s)) for change in asked]

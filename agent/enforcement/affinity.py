@@ -88,7 +88,7 @@ def restore(find: Callable[[], Collection[int]], ours: int, before: int, proc: s
     return _walk(find, lambda now: before if now != before and not now & ~ours else None, proc)
 
 
-def push(tid: int, cpu: int, mask: int) -> bool:
+def migrate_thread(tid: int, cpu: int, mask: int) -> bool:
     """Move a running thread to the OS CPU `cpu`, then restore `mask`, provided that its affinity is exactly `mask`.
 
     A sleeping thread stays where it is. Return False if the thread has another mask, may not be bound by the agent, or
@@ -104,7 +104,7 @@ def push(tid: int, cpu: int, mask: int) -> bool:
     return True
 
 
-def walk(
+def apply_rules(
     rules: Mapping[K, Rule],
     find: Callable[[Collection[K]], Mapping[K, Collection[int]]],
     proc: str = "/proc",
@@ -117,7 +117,7 @@ def walk(
     `find` returns the pids of all the tasks in one call. `part` returns the mask that a thread gets instead of the one
     its rule returned, from its task, process, id and present mask.
     """
-    tallies = {key: _Tally() for key in rules}
+    tallies = {key: _Progress() for key in rules}
     moved = set(rules)
     passes = dict.fromkeys(rules, 0)
     until = time.thread_time() + PATIENCE
@@ -137,7 +137,7 @@ def walk(
 
 
 @dataclass(slots=True)
-class _Tally:
+class _Progress:
     seen: set[int] = field(default_factory=set)
     """Threads that their last visit left unchanged."""
     changed: set[int] = field(default_factory=set)
@@ -192,4 +192,4 @@ class _Tally:
 
 
 def _walk(find: Callable[[], Collection[int]], rule: Rule, proc: str) -> Result:
-    return walk({0: rule}, lambda _: {0: find()}, proc)[0]
+    return apply_rules({0: rule}, lambda _: {0: find()}, proc)[0]

@@ -44,7 +44,7 @@ _MAX_PASSES = 64
 ADVICE = "start drom-tasks.service, or use --enforce affinity"
 
 
-class Fences:
+class TaskCpusets:
     """The groups of an agent's tasks below the group `base` of the cgroup hierarchy that is mounted at `mount`.
 
     `raised`: groups are created; otherwise the groups that an earlier agent left are only removed.
@@ -57,7 +57,7 @@ class Fences:
         self._raised = raised
         self._sets: dict[str, int] = {}
 
-    def keep(self, task: Task, processes: Callable[[], Collection[int]]) -> str:
+    def update(self, task: Task, processes: Callable[[], Collection[int]]) -> str:
         """Confine the processes of a task to the CPUs that it holds; return an error message, or an empty text."""
         name, mask = self._name(task), task.held
         if not self._raised or not mask or self._sets.get(name) == mask:
@@ -77,13 +77,13 @@ class Fences:
         self._sets[name] = mask
         return ""
 
-    def open(self, task: Task) -> bool:
+    def remove(self, task: Task) -> bool:
         """Move the remaining processes of a task back to their group of origin; return whether the task had a group."""
         self._sets.pop(self._name(task), None)
         group = self._base / self._name(task)
         return group.exists() and self._dissolve(group)
 
-    def open_all_but(self, tasks: Iterable[Task]) -> None:
+    def remove_all_but(self, tasks: Iterable[Task]) -> None:
         """Remove the groups that an earlier agent in this runtime directory left, except those of `tasks`."""
         kept = {self._name(task) for task in tasks if self._raised}
         for group in self._base.glob(self._prefix + "*"):
@@ -128,7 +128,7 @@ def find(root: Path) -> tuple[Path, Path]:
     return mount, base
 
 
-def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> Fences | None:
+def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> TaskCpusets | None:
     """Return the task cpusets of the agent in a runtime directory, ready for tasks if they are to be `raised`.
 
     If `raised`, processes in the base group are moved into a group below it. Raises `ControlError` with a sentence if
@@ -145,7 +145,7 @@ def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> Fences 
     except OSError as error:
         msg = f"cannot make control groups in {base} ({os.strerror(error.errno or 0)}): {ADVICE}."
         raise ControlError(msg) from error
-    return Fences(mount, base, runtime_dir, raised=raised)
+    return TaskCpusets(mount, base, runtime_dir, raised=raised)
 
 
 def _prepare(mount: Path, base: Path) -> None:

@@ -56,7 +56,7 @@ class _Threads:
                 del self.given[next(iter(self.given))]
 
 
-class Narrowed:
+class NarrowedMasks:
     """The masks that programs of the tasks of `node` have narrowed. Masks are over OS CPUs."""
 
     def __init__(self, node: Node) -> None:
@@ -91,7 +91,7 @@ class Narrowed:
 
         rules = {slot: partial(_whatever, mask) for slot, mask in masks.items()}
         try:
-            return affinity.walk(rules, look, part=self.part)
+            return affinity.apply_rules(rules, look, part=self.part)
         finally:
             self._fresh = set()
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.narrowed_masks import Narrowed
+from drom.agent.enforcement.narrowed_masks import NarrowedMasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -39,7 +39,7 @@ class RepairLog(Protocol):
         """Record that the masks of `threads` threads of a task were repaired; `again`: also in the last round."""
 
 
-class Repairing:
+class MaskRepair:
     """Confines the started tasks of `node` to the CPUs they hold, if the agent `binds` threads at all.
 
     `find` returns the pids of tasks, by slot.
@@ -52,13 +52,13 @@ class Repairing:
         log: RepairLog,
         *,
         binds: bool,
-        narrowed: Narrowed | None = None,
+        narrowed: NarrowedMasks | None = None,
     ) -> None:
         self._node = node
         self._find = find
         self._log = log
         self._binds = binds
-        self._narrowed = narrowed or Narrowed(node)
+        self._narrowed = narrowed or NarrowedMasks(node)
         self._due = 0.0
         self._astray: set[int] = set()
 
@@ -73,7 +73,7 @@ class Repairing:
             return
         begin = time.thread_time()
         rules = {slot: affinity.within(task.held) for slot, task in self._node.tasks.items() if task.started}
-        results = affinity.walk(rules, self._find, most=affinity.FEW_PASSES, part=self._narrowed.part)
+        results = affinity.apply_rules(rules, self._find, most=affinity.FEW_PASSES, part=self._narrowed.part)
         moved = {slot: result.changed for slot, result in results.items() if result.changed}
         for slot, threads in moved.items():
             self._log.repaired(self._node.tasks[slot], threads, again=slot in self._astray)

@@ -21,8 +21,8 @@ from dromlib.cpulist import cpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from drom.agent.ipc.mailboxes import Mail
-    from drom.agent.model.jobs import Done, Task
+    from drom.agent.ipc.mailboxes import MailboxState
+    from drom.agent.model.jobs import Settled, Task
     from drom.agent.node.node import Node
     from drom.agent.system.cpu_times import Thread
 
@@ -32,7 +32,9 @@ ACTIVE = 0.05
 """Part of a CPU above which a thread counts as active."""
 
 
-def crowds(before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: float) -> dict[int, list[int]]:
+def active_threads_by_cpu(
+    before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: float
+) -> dict[int, list[int]]:
     """Return the ids of the active threads of each OS CPU that has any: they run, or did for some of the `seconds`.
 
     `before` and `now` are the threads at two moments that many seconds apart.
@@ -45,7 +47,9 @@ def crowds(before: Mapping[int, Thread], now: Mapping[int, Thread], seconds: flo
     return found
 
 
-def moves(crowded: Mapping[int, list[int]], now: Mapping[int, Thread], granted: Iterable[int]) -> dict[int, int]:
+def planned_migrations(
+    crowded: Mapping[int, list[int]], now: Mapping[int, Thread], granted: Iterable[int]
+) -> dict[int, int]:
     """Return the new CPU of each thread to be moved, by thread id: one of the `granted` OS CPUs without active threads.
 
     Of the threads that share a CPU those that run are moved: a sleeping thread would not move until it runs.
@@ -68,16 +72,16 @@ class _Watch(NamedTuple):
         return self.at + LOOKS[self.looks] - (LOOKS[self.looks - 1] if self.looks else 0.0)
 
 
-class Spreading:
+class ThreadSpreading:
     """Checks tasks for a while after they have applied a grant; at other times its methods cost nothing."""
 
-    def __init__(self, node: Node, read: Callable[[int], Mail | None]) -> None:
+    def __init__(self, node: Node, read: Callable[[int], MailboxState | None]) -> None:
         """Check tasks of `node`; `read` returns the contents of a mailbox."""
         self._node = node
         self._read = read
         self._watches: dict[int, _Watch] = {}
 
-    def watch(self, done: Done) -> None:
+    def watch(self, done: Settled) -> None:
         """Check a task from now on, since it has applied a grant by itself.
 
         Tasks whose threads bind themselves one by one are not checked: moving such a thread could undo its own binding.
@@ -111,9 +115,9 @@ class Spreading:
     def _see(self, watch: _Watch, pid: int) -> None:
         now, threads, mask = time.monotonic(), cpu_times.of_threads(pid), watch.task.applied
         granted = cpus(mask)
-        crowded = crowds(watch.threads, threads, now - watch.at)
-        for tid, cpu in moves(crowded, threads, granted).items():
-            affinity.push(tid, cpu, mask)
+        crowded = active_threads_by_cpu(watch.threads, threads, now - watch.at)
+        for tid, cpu in planned_migrations(crowded, threads, granted).items():
+            affinity.migrate_thread(tid, cpu, mask)
         apart = watch.looks > 0 and crowded.keys() >= set(granted)
         looks = len(LOOKS) - 1 if apart and watch.looks < len(LOOKS) - 1 else watch.looks + 1
         if looks < len(LOOKS):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.narrowed_masks import Narrowed
+from drom.agent.enforcement.narrowed_masks import NarrowedMasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -22,22 +22,22 @@ DELAY = 0.1
 """Seconds from the first growth until `look` is due."""
 
 
-class Widening:
+class MaskWidening:
     """Gives threads that still have an earlier mask the CPUs that their task has applied by then.
 
     `find` returns the pids of tasks, by slot; `narrowed` records which threads have masks of their own.
     """
 
     def __init__(
-        self, node: Node, find: Callable[[Collection[int]], dict[int, set[int]]], narrowed: Narrowed | None = None
+        self, node: Node, find: Callable[[Collection[int]], dict[int, set[int]]], narrowed: NarrowedMasks | None = None
     ) -> None:
         self._node = node
         self._find = find
-        self._narrowed = narrowed or Narrowed(node)
+        self._narrowed = narrowed or NarrowedMasks(node)
         self._masks: dict[int, tuple[Task, set[int]]] = {}
         self._due: float | None = None
 
-    def grown(self, task: Task, old: int, now: float) -> None:
+    def task_grew(self, task: Task, old: int, now: float) -> None:
         """Record that a task has more CPUs than the `old` ones, at `now` on the monotonic clock."""
         known, masks = self._masks.setdefault(task.slot, (task, set()))
         self._masks[task.slot] = (task, {*masks, old} if known is task else {old})
@@ -62,5 +62,5 @@ class Widening:
         def others(slots: Collection[int]) -> dict[int, set[int]]:
             return {slot: pids - {responders.get(slot)} for slot, pids in self._find(slots).items()}
 
-        affinity.walk(rules, others, part=self._narrowed.part)
+        affinity.apply_rules(rules, others, part=self._narrowed.part)
         self._masks, self._due = {}, None

@@ -38,7 +38,7 @@ def host_of(address: str) -> str:
     return host if address.startswith("tcp://") else ""
 
 
-class Link:
+class SchedulerConnection:
     """A DEALER socket connected to `address`.
 
     `fd` is readable when `read` may return something; ZeroMQ signals edges, so read after every use. Messages sent
@@ -93,7 +93,7 @@ class Link:
             except protocol.MalformedError as error:
                 self.malformed += 1
                 if is_answer(data):
-                    self.turned_away(NO_AGENTS)
+                    self.rejected(NO_AGENTS)
                 else:
                     self._log("message_dropped", message=str(error))
 
@@ -105,10 +105,10 @@ class Link:
             return False
         return True
 
-    def introduce(self, hello: Hello, now: float) -> None:
+    def send_hello(self, hello: Hello, now: float) -> None:
         """Send `hello`; it is due again after `PATIENCE` unless the node is welcomed. `now` is of CLOCK_MONOTONIC."""
         self.cluster = None
-        self._hear_of_handshakes()
+        self._read_handshakes()
         self._unsaid = not self.send(hello)
         self._next = now + PATIENCE
 
@@ -120,14 +120,14 @@ class Link:
         self._heartbeat = min(max(message.heartbeat, 0.05), 60.0)
         self._next = now + self._heartbeat
 
-    def turned_away(self, reason: str) -> None:
+    def rejected(self, reason: str) -> None:
         """Record that the node may not join, and log each new reason once."""
         self.cluster = None
         if reason != self._told:
             self._told = reason
             self._log("node_refused", address=self.address, reason=reason)
 
-    def _hear_of_handshakes(self) -> None:
+    def _read_handshakes(self) -> None:
         """Read failed handshakes, report unknown keys, and connect again, which ZeroMQ does not do by itself."""
         event = 0
         with suppress(zmq.Again):
@@ -137,7 +137,7 @@ class Link:
         if not (event and self._own):
             return
         if event & _UNKNOWN or self._failures >= SURE:
-            self.turned_away(_why_not(event, self._own, self.address))
+            self.rejected(_why_not(event, self._own, self.address))
         with suppress(zmq.ZMQError):  # it has been given up already
             self._socket.disconnect(self.address)
         self._socket.connect(self.address)
@@ -146,9 +146,9 @@ class Link:
         """Return whether a message is due; a Hello that could not be sent is due at once."""
         return self._unsaid or now >= self._next
 
-    def beat(self, alive: FromAgent, now: float) -> None:
+    def send_heartbeat(self, alive: FromAgent, now: float) -> None:
         """Send a heartbeat, whether a scheduler is connected or not."""
-        self._hear_of_handshakes()
+        self._read_handshakes()
         self.send(alive)
         self._next = now + self._heartbeat
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
 from drom.agent.execution import launch, protocol, spool
-from drom.agent.execution.connection import Link
-from drom.agent.execution.remote_steps import Remote
-from drom.agent.execution.supervisor import PATIENCE, Attempt, Keeping, send_signal
+from drom.agent.execution.connection import SchedulerConnection
+from drom.agent.execution.remote_steps import RemoteSteps
+from drom.agent.execution.supervisor import PATIENCE, Attempt, StepSupervisor, send_signal
 from drom.agent.model.jobs import Reservation
 from drom.agent.system import proc
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from drom.agent.execution.host import Host
     from drom.agent.execution.protocol import FromAgent, ToAgent
     from drom.agent.model.jobs import Task
-    from drom.agent.observe.job_rates import Sample
+    from drom.agent.observe.job_rates import RateSample
     from drom.agent.system.proc import Stat
 
 AGAIN = 0.1
@@ -55,10 +55,10 @@ class Membership:
     own: Keys | None = None
 
 
-class Nobody:
+class NoScheduler:
     """The executor of a node without a scheduler."""
 
-    keeps = 0
+    live_jobs = 0
 
     def reservations(self) -> list[Reservation]:
         """Return an empty list: nothing is reserved."""
@@ -74,10 +74,10 @@ class Nobody:
         """Return None: there is nothing to do."""
         return None
 
-    def paced(self, samples: Iterable[Sample]) -> None:
+    def rates_measured(self, samples: Iterable[RateSample]) -> None:
         """Record measurements of jobs."""
 
-    def sees_to(self, _task: Task) -> bool:
+    def reaps(self, _task: Task) -> bool:
         """Return whether the executor ends the processes that remain of a task after its first process has ended."""
         return False
 
@@ -85,7 +85,7 @@ class Nobody:
         """Do nothing."""
 
 
-class Steward(Nobody):
+class JobExecutor(NoScheduler):
     """The executor of a scheduler's jobs on the node of `host`. Raises `SpoolError` if the spool cannot be used."""
 
     def __init__(self, host: Host, membership: Membership) -> None:
@@ -93,38 +93,38 @@ class Steward(Nobody):
         self._node = host.node
         self._log = host.log
         self._membership = membership
-        self._place = launch.Place(membership.node, host.settings.runtime_dir.absolute())
+        self._place = launch.LaunchSite(membership.node, host.settings.runtime_dir.absolute())
         self._boot = proc.boot_id().hex()
         self._spool = spool.Spool(membership.spool)
-        self._keeping = Keeping(host, self._place, self._boot, self)
-        self._link: Link | None = None
+        self._supervisor = StepSupervisor(host, self._place, self._boot, self)
+        self._link: SchedulerConnection | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
         """Measurements since the last report to the scheduler."""
-        self._scan = host.following.scan
-        self._remote = Remote(
-            host, self._place, self._boot, self.attempts, self._say, share=host.share, scan=self._scan
+        self._scan = host.watcher.scan
+        self._remote = RemoteSteps(
+            host, self._place, self._boot, self.attempts, self._log_reason, share=host.connection_limit, scan=self._scan
         )
         self._restless: set[Attempt] = set()
         """Attempts that `turn` checks: those with an order, those whose start is not watched, and those that end."""
-        for folder in self._spool.survey():
+        for folder in self._spool.list_attempts():
             start = folder.start()
             if start is None:
-                self._put_down(folder)
+                self._kill_unknown(folder)
                 continue
             attempt = Attempt(start, folder, folder.cores() or start.cores)
             self.attempts[attempt.key] = attempt
             self._remote.steps.take_up(attempt)
             self._look(attempt)
 
-    def _put_down(self, folder: spool.Folder) -> None:
+    def _kill_unknown(self, folder: spool.Folder) -> None:
         """End an attempt with an unreadable folder; the next Hello tells the scheduler that it is not here."""
         job = folder.path.name.partition(".")[0]
         self._log("spool_unreadable", reason=f"{folder.path} cannot be read: what runs of job {job} is ended.")
-        self._keeping.put_down(folder, int(job))
+        self._supervisor.kill_attempt(folder, int(job))
 
     @property
-    def keeps(self) -> int:  # type: ignore[override]
+    def live_jobs(self) -> int:  # type: ignore[override]
         """The number of attempts alive on this node."""
         return sum(one.lives for one in self.attempts.values())
 
@@ -136,7 +136,7 @@ class Steward(Nobody):
 
     def open(self) -> None:
         """Connect to the scheduler; called once the node has the reservations that `reservations` returned."""
-        self._link = Link(self._membership.address, self._log, self._membership.own)
+        self._link = SchedulerConnection(self._membership.address, self._log, self._membership.own)
         self._host.watch(self._link.fd, lambda: None)
         self._remote.open()
 
@@ -145,18 +145,18 @@ class Steward(Nobody):
         link, heard = self._link, True
         while link and heard:
             for attempt in list(self._restless):
-                self._host.survive("job", partial(self._attend, attempt, now), attempt.key)
+                self._host.survive("job", partial(self._advance, attempt, now), attempt.key)
             self._remote.turn(now)
             if link.is_due(now):
                 if link.cluster is None:
-                    link.introduce(self._hello(), now)
+                    link.send_hello(self._hello(), now)
                 else:
-                    link.beat(protocol.Alive(self._membership.node, time.time(), tuple(self._paces)), now)
+                    link.send_heartbeat(protocol.Alive(self._membership.node, time.time(), tuple(self._paces)), now)
                 self._paces.clear()
             heard = False
             for message in link.read():
                 heard = True
-                self._host.survive("job", partial(self._hear, message, now))
+                self._host.survive("job", partial(self._receive, message, now))
 
     def next_look(self, now: float) -> float | None:
         """Return when `turn` has something to do, or None."""
@@ -164,20 +164,20 @@ class Steward(Nobody):
         times = (link, self._remote.next_look(), now + AGAIN if self._restless else None)
         return min((at for at in times if at is not None), default=None)
 
-    def paced(self, samples: Iterable[Sample]) -> None:
+    def rates_measured(self, samples: Iterable[RateSample]) -> None:
         """Record measurements of the scheduler's jobs, to be sent with the next heartbeat."""
         keys = {attempt.name: key for key, attempt in self.attempts.items() if attempt.lives}
         known = [one for one in samples if one.job in keys]
         self._paces += [protocol.Pace(*keys[one.job], one.cores, one.seconds, one.work) for one in known]
 
-    def sees_to(self, task: Task) -> bool:
+    def reaps(self, task: Task) -> bool:
         """Return whether a task is the whole program of a job; then the job's drom-step ends what remains of it."""
         return any(one.pid == task.arrival.pid and one.name == task.job for one in self.attempts.values() if one.lives)
 
     def close(self) -> None:
         """Close the connection and the spool; jobs continue, and the next agent takes them over."""
         for attempt in self.attempts.values():
-            self._keeping.forget(attempt)
+            self._supervisor.forget(attempt)
         self._remote.close()
         if self._link:
             self._host.unwatch(self._link.fd)
@@ -186,7 +186,7 @@ class Steward(Nobody):
 
     # --- messages of the scheduler ----------------------------------------------------------------------------------
 
-    def _hear(self, message: ToAgent, now: float) -> None:
+    def _receive(self, message: ToAgent, now: float) -> None:
         link = self._link
         if link is None:
             return
@@ -196,15 +196,15 @@ class Steward(Nobody):
                 if not attempt.lives:
                     self._tell(attempt)
         elif isinstance(message, protocol.No):
-            link.turned_away(message.reason)
+            link.rejected(message.reason)
         elif isinstance(message, protocol.Who):
-            link.introduce(self._hello(), now)
+            link.send_hello(self._hello(), now)
         elif isinstance(message, protocol.Start):
             self._start(message, now)
         elif known := self.attempts.get((message.job, message.attempt)):  # else the next Hello says so
-            self._obey(known, message, now)
+            self._carry_out(known, message, now)
 
-    def _obey(self, attempt: Attempt, message: ToAgent, now: float) -> None:
+    def _carry_out(self, attempt: Attempt, message: ToAgent, now: float) -> None:
         """Carry out an order for an attempt."""
         if isinstance(message, protocol.Post):
             self._remote.take(attempt, message.node, message.body)
@@ -216,9 +216,9 @@ class Steward(Nobody):
             self._signal(attempt, message, now)
         elif isinstance(message, protocol.Forget) and not attempt.lives:
             del self.attempts[attempt.key]
-            self._keeping.clear(attempt)
+            self._supervisor.clear(attempt)
 
-    def _say(self, message: FromAgent) -> None:
+    def _log_reason(self, message: FromAgent) -> None:
         if self._link and self._link.cluster is not None:
             self._link.send(protocol.in_bounds(message))
 
@@ -255,12 +255,12 @@ class Steward(Nobody):
         status = attempt.status or spool.Status(time=time.time())
         if attempt.state == "refused":
             fault, reason = launch.why_refused(status, attempt.start, self._place)
-            self._say(protocol.Refused(job, number, fault, attempt.note or reason))
+            self._log_reason(protocol.Refused(job, number, fault, attempt.note or reason))
         elif attempt.state == "ended":
             used = (status.time, status.cpu_seconds, status.max_rss)
-            self._say(protocol.Ended(job, number, status.status, *used, attempt.note))
+            self._log_reason(protocol.Ended(job, number, status.status, *used, attempt.note))
         elif attempt.state != "starting":
-            self._say(protocol.Started(job, number, attempt.pid, time.time()))
+            self._log_reason(protocol.Started(job, number, attempt.pid, time.time()))
 
     # --- starts -----------------------------------------------------------------------------------------------------
 
@@ -272,19 +272,19 @@ class Steward(Nobody):
         refusal = launch.why_not_here(start, os.geteuid()) or self._begin(start, now)
         if refusal:
             self._log("job_refused", job=launch.job_name(start.job), fault=refusal[0], reason=refusal[1])
-            self._say(protocol.Refused(start.job, start.attempt, *refusal))
+            self._log_reason(protocol.Refused(start.job, start.attempt, *refusal))
 
     def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
         """Start an attempt; return the fault (one of `protocol.FAULTS`) and the reason if it cannot be started."""
         try:
-            self._host.acting.do(self._node.reserve(_reservation(start, start.cores), now))
+            self._host.actuator.execute(self._node.reserve(_reservation(start, start.cores), now))
         except Refused as refusal:
             return ("busy" if start.cores <= len(self._node.cores) else "node"), str(refusal)
         attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
         try:
-            self._keeping.begin(attempt)
+            self._supervisor.begin(attempt)
         except Exception as error:
-            self._host.acting.do(self._node.dismiss(attempt.name, now))
+            self._host.actuator.execute(self._node.cancel(attempt.name, now))
             if not isinstance(error, OSError):
                 raise
             reason = f"{self._membership.node} cannot start it: {error.strerror or error}."
@@ -294,7 +294,7 @@ class Steward(Nobody):
             self._restless.add(attempt)
         return None
 
-    def program_runs(self, attempt: Attempt) -> None:
+    def program_started(self, attempt: Attempt) -> None:
         """Record that the program of an attempt runs."""
         attempt.state = "running"
         self._log(
@@ -304,19 +304,19 @@ class Steward(Nobody):
 
     def _look(self, attempt: Attempt) -> None:
         """Check an attempt without a watched drom-step: an earlier agent started it, or no descriptor was free."""
-        state = self._keeping.look(attempt)
+        state = self._supervisor.look(attempt)
         if state == spool.NEVER and self._link is None:  # it has not been reported to the scheduler
-            self._keeping.clear(attempt)
+            self._supervisor.clear(attempt)
             del self.attempts[attempt.key]
         elif state == spool.BEGINNING:
             self._restless.add(attempt)
         elif state != spool.RUNNING:
             attempt.status = attempt.folder.status()
-            self.keeper_died(attempt)
+            self.step_exited(attempt)
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def keeper_died(self, attempt: Attempt) -> None:
+    def step_exited(self, attempt: Attempt) -> None:
         """Record that the drom-step of an attempt has died; the attempt is over when none of its tasks is left."""
         attempt.due = None
         attempt.state = "ending"
@@ -333,14 +333,14 @@ class Steward(Nobody):
             stats = self._scan()
             left = self._processes_of(attempt, stats)
             if killed:
-                left |= self._keeping.orphans_of(attempt.start.job, attempt.start.uid, stats)
+                left |= self._supervisor.orphans_of(attempt.start.job, attempt.start.uid, stats)
             self._kill(attempt, left, stats, now)
             if left or steps or (job and job.reserved and job.present):
                 return
         self._restless.discard(attempt)
         self._remote.steps.forget(attempt)
         if job and job.reserved:
-            self._host.acting.do(self._node.dismiss(attempt.name, now))
+            self._host.actuator.execute(self._node.cancel(attempt.name, now))
         if attempt.status is None:
             attempt.note = "its keeper on the node was killed, or the node was booted again: how it ended is not known."
         refused = attempt.status is not None and attempt.status.refused
@@ -384,8 +384,8 @@ class Steward(Nobody):
         """Return the pids of the processes of a scan that belong to an attempt, by descent or as tasks."""
         job = self._node.jobs.get(attempt.name)
         slots = [task.slot for task in job.present] if job and job.reserved else []
-        pids = self._keeping.processes_of([attempt, *self._remote.steps.attempts(attempt)], stats)
-        return pids.union(*self._host.following.processes_of_all(slots, stats).values()) if slots else pids
+        pids = self._supervisor.processes_of([attempt, *self._remote.steps.attempts(attempt)], stats)
+        return pids.union(*self._host.watcher.processes_of_all(slots, stats).values()) if slots else pids
 
     # --- sizes ------------------------------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class Steward(Nobody):
             self._order(attempt, wanted.cores, now)
         except Refused as refusal:
             held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else attempt.cores
-            self._say(protocol.NotResized(*attempt.key, held, str(refusal)))
+            self._log_reason(protocol.NotResized(*attempt.key, held, str(refusal)))
             return
         attempt.due = now + wanted.within
         self._restless.add(attempt)
@@ -405,14 +405,14 @@ class Steward(Nobody):
         if attempt.name not in self._node.jobs:
             msg = f"job {attempt.name} found no place for its cores when the agent started."
             raise Refused(msg)
-        self._host.acting.do(self._node.order(attempt.name, cores, now))
+        self._host.actuator.execute(self._node.order(attempt.name, cores, now))
         attempt.cores = cores
         try:
             attempt.folder.order(cores)
         except OSError as error:  # a new agent would report the old number in its Hello
             self._log("spool_failed", reason=f"cannot write down an order: {error.strerror}")
 
-    def _attend(self, attempt: Attempt, now: float) -> None:
+    def _advance(self, attempt: Attempt, now: float) -> None:
         """Do what is due for an attempt: check it, settle its order, send its signals, kill its processes."""
         if attempt.state == "ending":
             self._end(attempt, now)
@@ -420,7 +420,7 @@ class Steward(Nobody):
         if attempt.pidfd < 0 and attempt.lives:
             self._look(attempt)
         if attempt.due is not None:
-            self._settle(attempt, now)
+            self._confirm_resize(attempt, now)
         while attempt.pidfd >= 0 and attempt.unsent and self._send(attempt, attempt.unsent[0]):
             del attempt.unsent[0]
         if attempt.kill_at is not None and now >= attempt.kill_at:
@@ -431,13 +431,13 @@ class Steward(Nobody):
         if rests and watched and attempt.state != "ending":
             self._restless.discard(attempt)
 
-    def _settle(self, attempt: Attempt, now: float) -> None:
+    def _confirm_resize(self, attempt: Attempt, now: float) -> None:
         """Report that an order has been applied, or withdraw it once its time limit has passed."""
         if attempt.due is None:
             return
         if self._node.has_settled(attempt.name):
             attempt.due = None
-            self._say(protocol.Resized(*attempt.key, attempt.cores))
+            self._log_reason(protocol.Resized(*attempt.key, attempt.cores))
         elif now >= attempt.due:
             wanted, held = attempt.cores, self._node.cores_held(attempt.name)
             try:
@@ -447,7 +447,7 @@ class Steward(Nobody):
                 return
             attempt.due = None
             reason = f"it was not applied in time: {wanted} cores were ordered."
-            self._say(protocol.NotResized(*attempt.key, held, reason))
+            self._log_reason(protocol.NotResized(*attempt.key, held, reason))
 
 
 def _reservation(start: protocol.Start, cores: int) -> Reservation:

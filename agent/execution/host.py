@@ -49,7 +49,7 @@ class Processes(Protocol):
 class Actuator(Protocol):
     """Carries out the decisions of the node."""
 
-    def do(self, actions: list[Action]) -> None:
+    def execute(self, actions: list[Action]) -> None:
         """Carry out actions in order."""
 
 
@@ -64,14 +64,14 @@ class Host(Loop, Protocol):
         """The settings of the agent."""
 
     @property
-    def following(self) -> Processes:
+    def watcher(self) -> Processes:
         """The object that finds the processes of tasks."""
 
     @property
-    def acting(self) -> Actuator:
+    def actuator(self) -> Actuator:
         """The object that carries out the actions of the node."""
 
-    def share(self, uid: int) -> int:
+    def connection_limit(self, uid: int) -> int:
         """Return how many connections a user may have at a socket."""
 
     def survive(self, part: str, step: Callable[[], T], key: Hashable = None) -> T | None:

@@ -65,7 +65,7 @@ LONGEST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LaunchSite:
     """Where jobs are started: the name of the node, and its agent's runtime directory."""
 
     node: str
@@ -89,7 +89,7 @@ def expand(pattern: str, start: Start, node: str) -> str:
     return done
 
 
-def environment(start: Start, place: Place) -> dict[str, str]:
+def environment(start: Start, place: LaunchSite) -> dict[str, str]:
     """Return the environment of a job: that of its submission, the DROM_ variables, and a PATH that has drom-run."""
     kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
@@ -115,7 +115,7 @@ def _ranks(start: Start) -> int:
     return max(1, start.total_tasks // max(1, len(start.nodes)))
 
 
-def command(start: Start, place: Place) -> list[str]:
+def command(start: Start, place: LaunchSite) -> list[str]:
     """Return the command to execute: drom-run with the program as a task, a launcher as it is, or `drom-step hold`."""
     if start.mode == "hold":
         return [_step(), "hold"]
@@ -141,17 +141,17 @@ def interpreter(script: str) -> list[str]:
     return words or ["/bin/sh"]
 
 
-def script_path(start: Start, place: Place) -> Path:
+def script_path(start: Start, place: LaunchSite) -> Path:
     """Return the path of a job's script while the node knows the job: outside the spool, which is private."""
     return place.runtime_dir / "scripts" / f"{start.job}.{start.attempt}"
 
 
-def hosts_path(start: Start, place: Place) -> Path:
+def hosts_path(start: Start, place: LaunchSite) -> Path:
     """Return the path of the hosts file that mpirun reads in a job that is a script, while the node knows the job."""
     return script_path(start, place).with_suffix(f".{start.attempt}.hosts")
 
 
-def write_script(start: Start, place: Place) -> None:
+def write_script(start: Start, place: LaunchSite) -> None:
     """Write the script of a job, and the hosts file of its launches, readable for its user only. Raises OSError.
 
     The files of a root agent stay root's: users could change the mode of their own files, and fill the file system.
@@ -188,7 +188,7 @@ def _let_read(fd: int, mode: int, start: Start) -> None:
         os.fchmod(fd, mode | rights << 3)
 
 
-def remove_script(start: Start, place: Place) -> None:
+def remove_script(start: Start, place: LaunchSite) -> None:
     """Remove the script and the hosts file of a job, if it has a script; steps have none."""
     if not start.script:
         return
@@ -198,7 +198,7 @@ def remove_script(start: Start, place: Place) -> None:
             path.parent.rmdir()  # unless there are others
 
 
-def instructions(start: Start, place: Place) -> bytes:
+def instructions(start: Start, place: LaunchSite) -> bytes:
     """Return the instructions that drom-step reads (`struct instructions` in step.h)."""
     argv, held = command(start, place), start.mode == "hold"
     paths = [expand(path or "", start, place.node) for path in (start.input, start.output, start.error)]
@@ -214,7 +214,7 @@ def instructions(start: Start, place: Place) -> bytes:
     return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
-def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
+def spawn(start: Start, place: LaunchSite, lock: int) -> tuple[int, int]:
     """Start drom-step; return its pid, and a descriptor that becomes readable once the program runs.
 
     It delivers the program's pid, or the end of the file if the program will never run. `lock` is the descriptor of the
@@ -248,7 +248,7 @@ def spawn(start: Start, place: Place, lock: int) -> tuple[int, int]:
     return pid, told
 
 
-def why_refused(status: Status, start: Start, place: Place) -> tuple[str, str]:
+def why_refused(status: Status, start: Start, place: LaunchSite) -> tuple[str, str]:
     """Return the fault (one of `protocol.FAULTS`) for which a program did not start, and the reason as a sentence."""
     what, reason = status.refused, os.strerror(status.errno)
     streams = {"input": start.input, "output": start.output, "error": start.error}

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import Refused
 from drom.agent.execution.protocol import Post
-from drom.agent.execution.step_requests import NUMBER, Hooks, Request
+from drom.agent.execution.step_requests import NUMBER, Request, StepRequestServer
 from drom.agent.execution.steps import Step, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from drom.agent.execution.launch import Place
+    from drom.agent.execution.launch import LaunchSite
     from drom.agent.execution.supervisor import Attempt
     from drom.agent.system.loop import Loop
     from drom.agent.system.proc import Stat
@@ -31,7 +31,7 @@ REPEAT = 2.0
 """Seconds after which the step of a waiting hook is requested again."""
 
 
-class Remote:
+class RemoteSteps:
     """Handles hooks and steps of the `attempts` at `place`; `send` passes a message for another node to the scheduler.
 
     `share` returns how many hooks a user may have at a time, `scan` the stat of every process.
@@ -40,7 +40,7 @@ class Remote:
     def __init__(
         self,
         loop: Loop,
-        place: Place,
+        place: LaunchSite,
         boot: str,
         attempts: Mapping[tuple[int, int], Attempt],
         send: Callable[[Post], None],
@@ -55,30 +55,30 @@ class Remote:
         self._send = send
         self._share = share
         self._scan = scan
-        self._hooks: Hooks | None = None
+        self._step_requests: StepRequestServer | None = None
         self._left: dict[str, Request] = {}
         """Requests whose launcher has disconnected, by number, and whose end is not yet known."""
         self._again = 0.0
 
     def open(self) -> None:
         """Open the socket for launchers."""
-        self._hooks = Hooks(self._place.runtime_dir / "steps", self._loop, self, self._share)
+        self._step_requests = StepRequestServer(self._place.runtime_dir / "steps", self._loop, self, self._share)
 
     def close(self) -> None:
         """Close the socket for launchers; steps continue."""
-        if self._hooks:
-            self._hooks.close()
+        if self._step_requests:
+            self._step_requests.close()
         self.steps.close()
 
     def turn(self, now: float) -> None:
         """Repeat requests that have had no answer."""
         self.steps.look()
-        if not self._hooks:
+        if not self._step_requests:
             return
-        self._hooks.tend(now)
+        self._step_requests.tend(now)
         if self._asks and now >= self._again:
             self._again = now + REPEAT
-            for request in self._hooks.waiting:
+            for request in self._step_requests.waiting:
                 self._ask(request)
             for request in list(self._left.values()):
                 self.hung_up(request)
@@ -90,7 +90,7 @@ class Remote:
     @property
     def _asks(self) -> bool:
         """Whether an answer of another node is outstanding."""
-        return bool(self._left or (self._hooks and self._hooks.waiting))
+        return bool(self._left or (self._step_requests and self._step_requests.waiting))
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
@@ -120,8 +120,8 @@ class Remote:
 
     def _answer(self, number: str, text: str) -> None:
         self._left.pop(number, None)
-        if self._hooks:
-            self._hooks.answer(number, text)
+        if self._step_requests:
+            self._step_requests.answer(number, text)
 
     # --- messages between the nodes of a job --------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class Folder:
         except OSError:
             return None
 
-    def was_begun(self) -> bool:
+    def exists(self) -> bool:
         """Return whether anything may have been started."""
         return (self.path / "start.json").exists()
 
@@ -194,11 +194,11 @@ class Spool:
         """Return the folder of an attempt, whether it exists or not."""
         return Folder(self.path / f"{job}.{attempt}")
 
-    def survey(self) -> Iterator[Folder]:
+    def list_attempts(self) -> Iterator[Folder]:
         """Yield the folder of each attempt that may have begun; remove the others."""
         for path in sorted(self.path.iterdir()):
             folder = Folder(path)
-            if folder.was_begun():
+            if folder.exists():
                 yield folder
             else:
                 folder.remove()

@@ -72,7 +72,7 @@ class Caller(Connection):
         self.request, self.size, self.closes_at, self.hears_end = request, size, None, True
 
 
-class Hooks:
+class StepRequestServer:
     """The socket at `path`, open to every user; `share` returns how many connections a user may have."""
 
     def __init__(self, path: Path, loop: Loop, host: Host, share: Callable[[int], int]) -> None:

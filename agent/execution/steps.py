@@ -14,12 +14,12 @@ from drom.agent.errors import Refused
 from drom.agent.execution import launch, spool
 from drom.agent.execution.spool import Folder
 from drom.agent.execution.step_requests import NUMBER
-from drom.agent.execution.supervisor import Attempt, Keeping, send_signal
+from drom.agent.execution.supervisor import Attempt, StepSupervisor, send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drom.agent.execution.launch import Place
+    from drom.agent.execution.launch import LaunchSite
     from drom.agent.execution.protocol import Start
     from drom.agent.system.loop import Loop
     from drom.agent.system.proc import Stat
@@ -43,9 +43,9 @@ class Step:
 class Steps:
     """The steps on this node; `tell` is called with each that is over, and its status or why there is none."""
 
-    def __init__(self, loop: Loop, place: Place, boot: str, tell: Callable[[Step, str], None]) -> None:
+    def __init__(self, loop: Loop, place: LaunchSite, boot: str, tell: Callable[[Step, str], None]) -> None:
         self._place = place
-        self._keeping = Keeping(loop, place, boot, self)
+        self._supervisor = StepSupervisor(loop, place, boot, self)
         self._tell = tell
         self._steps: dict[Attempt, dict[str, Step]] = {}
 
@@ -63,7 +63,7 @@ class Steps:
             start = _start(job, ("/bin/sh", "-c", command), folder)
             step = self._add(job, number, Attempt(start, self._folder(job, number), 0))
             try:
-                self._keeping.begin(step.attempt, replace(start, env={}, argv=start.argv[:1]))
+                self._supervisor.begin(step.attempt, replace(start, env={}, argv=start.argv[:1]))
             except OSError:
                 del known[number]
                 raise
@@ -77,14 +77,14 @@ class Steps:
         step = self._steps.get(job, {}).get(number)
         if not step or not step.attempt.lives:
             return False
-        send_signal(9, self._keeping.processes_of([step.attempt], stats), stats)
+        send_signal(9, self._supervisor.processes_of([step.attempt], stats), stats)
         return True
 
     def take_up(self, job: Attempt) -> None:
         """Record the steps of a job that an earlier agent began."""
         for path in job.folder.path.glob(PREFIX + "*"):
             folder, number = Folder(path), path.name.removeprefix(PREFIX)
-            if folder.was_begun() and NUMBER.fullmatch(number):
+            if folder.exists() and NUMBER.fullmatch(number):
                 self._look(self._add(job, number, Attempt(_start(job, ("/bin/sh",), "/"), folder, 0)))
 
     def look(self) -> None:
@@ -104,18 +104,18 @@ class Steps:
     def forget(self, job: Attempt) -> None:
         """Stop watching the steps of a job."""
         for step in self._steps.pop(job, {}).values():
-            self._keeping.forget(step.attempt)
+            self._supervisor.forget(step.attempt)
 
     def close(self) -> None:
         """Stop watching all steps."""
         for job in list(self._steps):
             self.forget(job)
 
-    def program_runs(self, attempt: Attempt) -> None:
+    def program_started(self, attempt: Attempt) -> None:
         """Record that a command runs."""
         attempt.state = "running"
 
-    def keeper_died(self, attempt: Attempt) -> None:
+    def step_exited(self, attempt: Attempt) -> None:
         """Record that a command is over, and report it."""
         attempt.state = "ended"
         for step in [one for steps in self._steps.values() for one in steps.values() if one.attempt is attempt]:
@@ -127,10 +127,10 @@ class Steps:
         return step
 
     def _look(self, step: Step) -> None:
-        state = self._keeping.look(step.attempt)
+        state = self._supervisor.look(step.attempt)
         if state in (spool.OVER, spool.LOST):
             step.attempt.status = step.attempt.folder.status()
-            self.keeper_died(step.attempt)
+            self.step_exited(step.attempt)
         elif state == spool.NEVER:
             step.attempt.folder.remove()
             del self._steps[step.job][step.number]

@@ -17,7 +17,7 @@ from drom.agent.system import proc
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from drom.agent.execution.launch import Place
+    from drom.agent.execution.launch import LaunchSite
     from drom.agent.execution.protocol import Start
     from drom.agent.execution.spool import Folder, Status
     from drom.agent.system.loop import Loop
@@ -75,17 +75,17 @@ class Attempt:
 class Host(Protocol):
     """Receives the events of attempts."""
 
-    def program_runs(self, attempt: Attempt) -> None:
+    def program_started(self, attempt: Attempt) -> None:
         """Record that the program of an attempt runs."""
 
-    def keeper_died(self, attempt: Attempt) -> None:
+    def step_exited(self, attempt: Attempt) -> None:
         """Record that the drom-step of an attempt has died; `attempt.status` is what it left."""
 
 
-class Keeping:
+class StepSupervisor:
     """Starts and watches a drom-step for each attempt, at `place`, in the boot `boot`."""
 
-    def __init__(self, loop: Loop, place: Place, boot: str, host: Host) -> None:
+    def __init__(self, loop: Loop, place: LaunchSite, boot: str, host: Host) -> None:
         self._loop = loop
         self._place = place
         self._boot = boot
@@ -138,7 +138,7 @@ class Keeping:
 
     def _watch(self, attempt: Attempt) -> None:
         attempt.pidfd = os.pidfd_open(attempt.keeper)
-        self._loop.watch(attempt.pidfd, lambda: self._bury(attempt))
+        self._loop.watch(attempt.pidfd, lambda: self._collect_exit(attempt))
 
     def _hear(self, attempt: Attempt) -> None:
         """Read what drom-step sends: the pid of the program, and its status if it could not write that to the spool."""
@@ -151,16 +151,16 @@ class Keeping:
             first, _, rest = text.partition(b"\n")
             if not attempt.pid and first.isdigit():
                 attempt.pid, text = int(first), rest
-                self._host.program_runs(attempt)
+                self._host.program_started(attempt)
             attempt.status = spool.status_in(text) or attempt.status
 
-    def _bury(self, attempt: Attempt) -> None:
+    def _collect_exit(self, attempt: Attempt) -> None:
         self._hear(attempt)
         self._close(attempt, "told")
         self._close(attempt, "pidfd")
         _collect(attempt.keeper)
         attempt.status = attempt.folder.status() or attempt.status
-        self._host.keeper_died(attempt)
+        self._host.step_exited(attempt)
 
     def _close(self, attempt: Attempt, what: str) -> None:
         fd: int = getattr(attempt, what)
@@ -196,7 +196,7 @@ class Keeping:
         theirs = {pid for pid in stats if uid in (None, _uid(pid)) and pid != os.getpid()}
         return {pid for pid in theirs if marks <= set(proc.environment(pid))}
 
-    def put_down(self, folder: Folder, job: int) -> None:
+    def kill_attempt(self, folder: Folder, job: int) -> None:
         """End the processes of a job's folder that cannot be read, and remove the folder. Raises `SpoolError`.
 
         A drom-step ends by itself once nothing is left below it.
@@ -220,7 +220,7 @@ def _below(keepers: set[int], stats: dict[int, Stat]) -> set[int]:
     """Return the pids of a scan that descend from `keepers`, without those."""
     if not keepers:
         return set()
-    return {pid for pid, owner in proc.owners_of(stats, keepers).items() if owner} - keepers
+    return {pid for pid, owner in proc.nearest_roots(stats, keepers).items() if owner} - keepers
 
 
 def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> None:

@@ -38,11 +38,11 @@ _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid (fcntl(2))."""
 
 
-class ClaimError(Exception):
+class CpuLockError(Exception):
     """Raised when CPUs cannot be claimed; the message is a sentence that says what to do."""
 
 
-def claims_file(environ: Mapping[str, str]) -> Path:
+def cpu_locks_file(environ: Mapping[str, str]) -> Path:
     """Return the path of the file that agents lock."""
     return Path(environ.get(VARIABLE) or DIRECTORY) / FILE
 
@@ -52,7 +52,7 @@ def roots_file(file: Path) -> Path:
     return ROOTS / FILE if file == DIRECTORY / FILE else file.with_name(f"{FILE}.root")
 
 
-class Claims:
+class CpuLocks:
     """The claims of this process, until it ends or calls `close`. Only one object per process may use a file."""
 
     def __init__(self, file: Path) -> None:
@@ -70,7 +70,7 @@ class Claims:
         self._take(roots_file(self.file), 0o600, mask)
         try:
             fd = self._open(self.file, 0o666)
-        except ClaimError as error:
+        except CpuLockError as error:
             return [str(error)]
         taken = {cpu: _holder(fd, cpu) for cpu in cpus(mask) if not _lock(fd, cpu)}
         return [_conflict(mask_of([cpu for cpu in taken if taken[cpu] == pid]), pid) for pid in set(taken.values())]
@@ -83,14 +83,14 @@ class Claims:
                 holder = _holder(fd, cpu)
                 taken = [c for c in wanted if c == cpu or _holder(fd, c) is not None]
                 fcntl.lockf(fd, fcntl.LOCK_UN)
-                raise ClaimError(_conflict(mask_of(taken), holder))
+                raise CpuLockError(_conflict(mask_of(taken), holder))
 
     def _open(self, file: Path, mode: int) -> int:
         try:
             self._fds.append(_open(file, mode))
         except OSError as error:
             msg = f"cannot claim CPUs in {file}: {error.strerror}: remove it, or set {VARIABLE}."
-            raise ClaimError(msg) from error
+            raise CpuLockError(msg) from error
         return self._fds[-1]
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Claims:
             os.close(self._fds.pop())
 
 
-def holders(file: Path, mask: int) -> dict[int, int]:
+def lock_holders(file: Path, mask: int) -> dict[int, int]:
     """Return the claimed OS CPUs of `mask` by the pid of their agent (0: outside our pid namespace), as masks.
 
     A process that holds claims itself must not call this: closing the file would release them.

@@ -38,7 +38,7 @@ class MailboxError(Exception):
     """Raised when no mailbox can be created; the message says what to do."""
 
 
-class Mail(NamedTuple):
+class MailboxState(NamedTuple):
     """A program's report: epoch applied, points passed, work done, usable CPUs (0: not reported), place of points."""
 
     applied: int
@@ -54,7 +54,7 @@ class Mail(NamedTuple):
         return bool(self.points >> layout.ENUMS["POINTS"].index("pinned") & 1)
 
 
-_MAIL = struct.Struct("<" + "".join(MAILBOX.fields[name].code[1:] for name in Mail._fields))
+_MAIL = struct.Struct("<" + "".join(MAILBOX.fields[name].code[1:] for name in MailboxState._fields))
 """The fields of `Mail`, which are adjacent in a mailbox."""
 
 
@@ -117,7 +117,7 @@ class Mailboxes:
         """Return whether mailbox `number` belongs to user `uid`. Raises OSError if it is gone."""
         return (self.directory / str(number)).lstat().st_uid == uid
 
-    def read(self, number: int) -> Mail | None:
+    def read(self, number: int) -> MailboxState | None:
         """Return the contents of mailbox `number`, or None if it is gone or not a mailbox any more."""
         try:
             fd = self._open(number, os.O_RDONLY)
@@ -132,7 +132,7 @@ class Mailboxes:
             self._cut(number)
         if len(data) < MAILBOX.size:
             return None
-        return Mail._make(_MAIL.unpack_from(data, MAILBOX.fields["applied"].offset))
+        return MailboxState._make(_MAIL.unpack_from(data, MAILBOX.fields["applied"].offset))
 
     def clear(self, number: int) -> None:
         """Clear the report of the last responder, before another one is set."""
@@ -159,13 +159,13 @@ class Mailboxes:
         with suppress(OSError):  # something else is in its place
             (self.directory / str(number)).unlink(missing_ok=True)
 
-    def remove_all_but(self, numbers: set[int]) -> None:
+    def keep_only(self, numbers: set[int]) -> None:
         """Remove the mailboxes not in `numbers`. Other files in the directory are not ours, and stay."""
         for path in self.directory.iterdir():
             if _NAME.fullmatch(path.name) and int(path.name) not in numbers and stat.S_ISREG(path.lstat().st_mode):
                 self.remove(int(path.name))
 
-    def written(self) -> set[int] | None:
+    def changed_mailboxes(self) -> set[int] | None:
         """Return the numbers of mailboxes written to since the last call; None: events were lost, so check all.
 
         The number of events read is bounded, so that endless writes do not delay the caller; `watch` then stays

@@ -49,10 +49,10 @@ def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None =
         return SYSTEM_DIR
     if environ.get("XDG_RUNTIME_DIR"):
         return Path(environ["XDG_RUNTIME_DIR"]) / "drom"
-    return fallback(uid)
+    return fallback_dir(uid)
 
 
-def fallback(uid: int) -> Path:
+def fallback_dir(uid: int) -> Path:
     """Return the directory of a user without another one: any user may have created it."""
     return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `fault_of`
 
@@ -64,7 +64,7 @@ def fault_of(path: Path, uid: int, environ: Mapping[str, str] | None = None) -> 
     this user or root and in which no other user may write.
     """
     session = (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR")
-    if path not in (fallback(uid), Path(session or "/") / "drom"):
+    if path not in (fallback_dir(uid), Path(session or "/") / "drom"):
         return ""
     try:
         about = path.lstat()
@@ -89,7 +89,7 @@ def make_open(path: Path) -> None:
             path.chmod(0o755)
 
 
-def prepare(path: Path) -> int:
+def create_and_lock(path: Path) -> int:
     """Create the runtime directory and lock it; return the lock's descriptor, held until the agent ends.
 
     Raises `RuntimeDirError` if it cannot be used or another agent holds it. A directory with files that are not an

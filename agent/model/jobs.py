@@ -14,23 +14,23 @@ from drom.agent.model.layouts import ANY, Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Wish(Value):
+class Demand(Value):
     """The least and the most CPUs that a program reports it can use; 0: not reported."""
 
     least: int = 0
     most: int = 0
 
     @property
-    def contradicts_itself(self) -> bool:
+    def is_contradictory(self) -> bool:
         """Whether no number of CPUs satisfies both bounds."""
         return 0 < self.most < self.least
 
-    def is_met_by_more_than(self, other: Wish) -> bool:
+    def is_met_by_more_than(self, other: Demand) -> bool:
         """Return whether the program could use more CPUs with this wish than with `other`."""
         return bool(other.most) and (not self.most or self.most > other.most)
 
 
-UNSAID = Wish()
+NO_DEMAND = Demand()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Reservation:
 _SCHEDULED = re.compile(r"drom-[1-9][0-9]*")
 
 
-def is_scheduled(name: str) -> bool:
+def is_scheduler_job(name: str) -> bool:
     """Return whether a job's name has the form that only schedulers assign."""
     return _SCHEDULED.fullmatch(name) is not None
 
@@ -113,8 +113,8 @@ class Task(State):
     pin: int = 0
     reason: str = "arrival"
     told_waiting: bool = False
-    said: Wish = UNSAID
-    wish: Wish = UNSAID
+    said: Demand = NO_DEMAND
+    wish: Demand = NO_DEMAND
     heeds_from: float = 0.0
 
     @property
@@ -284,14 +284,14 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class FreeSlot:
     """Free the task's slot and mailbox."""
 
     task: Task
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Settled:
     """The grant `epoch` is in force. `outcome` is applied (by the program), bound (no responder) or enforced."""
 
     task: Task
@@ -304,7 +304,7 @@ class Done:
     at: float
 
 
-Action = Publish | Start | Bind | Forget | Done
+Action = Publish | Start | Bind | FreeSlot | Settled
 
 
 def action_name(old: int, new: int) -> str:

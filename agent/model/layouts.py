@@ -60,7 +60,7 @@ def most(layout: Layout, sizes: Sequence[int]) -> int:
     return sum(min(size, layout.limit) for size in sizes)
 
 
-def span(count: int, limits: Sequence[int]) -> int:
+def sockets_needed(count: int, limits: Sequence[int]) -> int:
     """Return the least number of sockets that hold `count` cores within their limits; all sockets if they do not."""
     used = 0
     for limit in sorted(limits, reverse=True):
@@ -71,7 +71,7 @@ def span(count: int, limits: Sequence[int]) -> int:
     return used
 
 
-def is_as_asked(layout: Layout, amounts: Sequence[int], sizes: Sequence[int]) -> bool:
+def is_satisfied(layout: Layout, amounts: Sequence[int], sizes: Sequence[int]) -> bool:
     """Return whether a group with `amounts` cores per socket satisfies its layout."""
     if layout.kind == "default":
         return True
@@ -80,10 +80,10 @@ def is_as_asked(layout: Layout, amounts: Sequence[int], sizes: Sequence[int]) ->
         return all(amount >= top - 1 or amount == size for amount, size in zip(amounts, sizes, strict=True))
     limits = [min(size, layout.limit) for size in sizes]
     within = all(amount <= limit for amount, limit in zip(amounts, limits, strict=True))
-    return within and sum(amount > 0 for amount in amounts) <= span(sum(amounts), limits)
+    return within and sum(amount > 0 for amount in amounts) <= sockets_needed(sum(amounts), limits)
 
 
-def ways(
+def exact_amounts(
     layout: Layout, count: int, room: Sequence[int], sizes: Sequence[int], order: Sequence[int]
 ) -> Iterator[list[int]]:
     """Yield every way to give a group `count` cores as its layout asks, with `room` cores available in each socket.
@@ -94,13 +94,15 @@ def ways(
         found = _evenly(count, room, [0] * len(room), order)
     else:
         limits = [min(layout.limit, free) for free in room]
-        least = span(count, [min(layout.limit, size) for size in sizes])
+        least = sockets_needed(count, [min(layout.limit, size) for size in sizes])
         found = _in_sockets(count, limits, least, order)
     # The ways differ in which socket has how many cores; all of them are as asked, or none is.
-    yield from takewhile(lambda way: is_as_asked(layout, way, sizes), found)
+    yield from takewhile(lambda way: is_satisfied(layout, way, sizes), found)
 
 
-def make_do(layout: Layout, count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]) -> list[int]:
+def nearest_amounts(
+    layout: Layout, count: int, room: Sequence[int], there: Sequence[int], order: Sequence[int]
+) -> list[int]:
     """Return the way nearest to what the layout asks, with `room` cores available in each socket.
 
     `there` are further cores of the group per socket, those of tasks that may not move. Spread: as equal as the room
@@ -113,7 +115,7 @@ def make_do(layout: Layout, count: int, room: Sequence[int], there: Sequence[int
     while True:
         limits = [max(0, min(limit - had, free)) for had, free in zip(there, room, strict=True)]
         if sum(limits) >= count:
-            return next(_in_sockets(count, limits, span(count, limits), order))
+            return next(_in_sockets(count, limits, sockets_needed(count, limits), order))
         limit += 1
 
 

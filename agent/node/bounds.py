@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
 from drom.agent.model import layouts
-from drom.agent.policy.site_rules import refuse_memory
+from drom.agent.policy.site_rules import check_memory
 from drom.agent.text import counted
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
         can_have = counted(cores.cpus(can), "CPU")
         msg = f"{needs}, and {arrival.layout} gives a job at most {can_have} here: ask for more on each socket."
         raise Refused(msg)
-    rules.refuse(arrival, least * size, cores)
-    refuse_memory(arrival.memory * size, plan.memory)
+    rules.check(arrival, least * size, cores)
+    check_memory(arrival.memory * size, plan.memory)
     return least, max(least, min(most, can))
 
 

@@ -22,7 +22,7 @@ _GROWS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedChange:
     """The change of one task: `old` and `new` are masks over OS CPUs, `why` is a text for users.
 
     `action` is start, shrink, grow, move, attach, wait or release. The old mask of an attached task, and the new mask
@@ -48,7 +48,7 @@ class Step:
         }
 
 
-def steps(before: Node, after: Node) -> list[Step]:
+def changes(before: Node, after: Node) -> list[PlannedChange]:
     """Return the differences between the plans of two nodes, task by task, those of the event's job first."""
     about = after.plan.event.job
     found = [_gone(task) for slot, task in before.tasks.items() if slot not in after.tasks]
@@ -60,19 +60,21 @@ def steps(before: Node, after: Node) -> list[Step]:
         was, is_now = before.plan.target(old), after.plan.target(task)
         if was != is_now:
             action = action_name(was, is_now)
-            found.append(Step(task.job, task.rank, task.arrival.pid, action, was, is_now, _why(after, task, action)))
+            found.append(
+                PlannedChange(task.job, task.rank, task.arrival.pid, action, was, is_now, _why(after, task, action))
+            )
     return sorted(found, key=lambda step: step.job != about)
 
 
-def _gone(task: Task) -> Step:
+def _gone(task: Task) -> PlannedChange:
     why = "is managed no longer"
-    return Step(task.job, task.rank, task.arrival.pid, "release", task.granted, task.arrival.restore, why)
+    return PlannedChange(task.job, task.rank, task.arrival.pid, "release", task.granted, task.arrival.restore, why)
 
 
-def _come(after: Node, task: Task) -> Step:
+def _come(after: Node, task: Task) -> PlannedChange:
     new = after.plan.target(task)
     action, why = ("attach", "the order") if new else ("wait", after.why_waiting(task))
-    return Step(task.job, task.rank, task.arrival.pid, action, task.arrival.restore, new, why)
+    return PlannedChange(task.job, task.rank, task.arrival.pid, action, task.arrival.restore, new, why)
 
 
 def _why(after: Node, task: Task, action: str) -> str:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from drom.agent.errors import Refused
-from drom.agent.model.jobs import UNSAID, Wish, action_name
+from drom.agent.model.jobs import NO_DEMAND, Demand, action_name
 from drom.agent.model.layouts import layout_name
 from drom.agent.policy import fair_share
-from drom.agent.policy.demand import due
+from drom.agent.policy.demand import applies_at
 from drom.agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, in_words, left_alone, span_of
 
 from dromlib.cpulist import format_cpulist
@@ -61,7 +61,7 @@ def explain(
         found.append(Sentence("limit", _reserved(node, job)))
     elif job.started:
         found.append(Sentence("limit", _limit(node, job, now, user)))
-    if job.started and (stays := node.plan.why_stays(job)):
+    if job.started and (stays := node.plan.why_kept(job)):
         lost = job.planned & node.plan.lost
         found.append(Sentence("limit", stays if lost else f"Some of its CPUs are to be left alone, but {stays}"))
     found += [Sentence("waits", text) for text in _waits(node, job)]
@@ -270,7 +270,7 @@ def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> st
         )
     if job.rest_until is not None and (text := _rests(node, job, job.rest_until, now)):
         return text
-    if plan.cap and not fair_share.room_of(job.user, plan.running(), plan.total(), plan.cap):
+    if plan.cap and not fair_share.user_headroom(job.user, plan.running(), plan.total(), plan.cap):
         most = _many(node, plan.cap)
         return f"It could use more, but the jobs of user {user(job.user)} have the {most} that one user may have here."
     return ""
@@ -377,20 +377,20 @@ def _change(node: Node, task: Task, now: float) -> Iterator[str]:
 
 
 def _wishes(node: Node, job: Job, now: float) -> Iterator[str]:
-    counted = {task.wish for task in job.present} - {UNSAID}
+    counted = {task.wish for task in job.present} - {NO_DEMAND}
     for wish in sorted(counted, key=lambda wish: (wish.least, wish.most)):
-        if wish.contradicts_itself:
+        if wish.is_contradictory:
             both = f"that it needs {_cpus(wish.least)} and that it can use {wish.most}"
             yield f"It says {both}: that cannot be, so neither counts."
         else:
-            yield f"It says that it {_in_words(wish)}: {_heeded(node, job, wish)}."
+            yield f"It says that it {_in_words(wish)}: {_demanded(node, job, wish)}."
     for task in job.present:
         if task.said != task.wish:
-            says = "takes that back" if task.said == UNSAID else f"says that it {_in_words(task.said)}"
-            yield f"Now it {says}: that counts in {duration(max(0.0, due(task, job) - now))}."
+            says = "takes that back" if task.said == NO_DEMAND else f"says that it {_in_words(task.said)}"
+            yield f"Now it {says}: that counts in {duration(max(0.0, applies_at(task, job) - now))}."
 
 
-def _in_words(wish: Wish) -> str:
+def _in_words(wish: Demand) -> str:
     if not wish.most:
         return f"needs at least {_cpus(wish.least)}"
     if wish.least == wish.most:
@@ -398,7 +398,7 @@ def _in_words(wish: Wish) -> str:
     return f"can use {span_of(wish.least, wish.most)}" if wish.least else f"can use up to {_cpus(wish.most)}"
 
 
-def _heeded(node: Node, job: Job, wish: Wish) -> str:
+def _demanded(node: Node, job: Job, wish: Demand) -> str:
     if job.job_class != "malleable":
         return f"it is {job.job_class}, so that changes nothing"
     if job.hold is not None or job.pinned:

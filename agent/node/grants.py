@@ -10,8 +10,8 @@ import heapq
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
-from drom.agent.model.jobs import Action, Bind, Done, Grant, Publish, Start, Task, action_name
-from drom.agent.placement.transitions import Standing, next_step
+from drom.agent.model.jobs import Action, Bind, Grant, Publish, Settled, Start, Task, action_name
+from drom.agent.placement.transitions import TaskState, next_grants
 from drom.agent.text import cpus_are
 
 if TYPE_CHECKING:
@@ -130,9 +130,9 @@ class Grants:
         """Record the grants in force, by slot: `how` is "applied" by the programs or "bound". Return the actions."""
         done = [self._supersede(self.tasks[s], epoch, how, now) for s, epoch in epochs.items() if s in self.tasks]
         actions: list[Action] = [one for one in done if one]
-        return [*actions, *self._step(now)] if actions else []
+        return [*actions, *self._publish_next(now)] if actions else []
 
-    def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Done | None:
+    def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Settled | None:
         if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to the grant in force
             task.deadline, task.denied = None, False
             self._changed(task)
@@ -151,7 +151,7 @@ class Grants:
         task.enforced = how == "bound" and task.responder is not None
         task.denied = False
         outcome = "enforced" if task.enforced else how
-        return Done(task, epoch, old, grant.mask, action_name(old, grant.mask), outcome, grant.at, now)
+        return Settled(task, epoch, old, grant.mask, action_name(old, grant.mask), outcome, grant.at, now)
 
     def bind_failed(self, slot: int, now: float) -> None:
         """Record that the agent was not permitted to bind the task: it tries again after the grace time."""
@@ -160,7 +160,7 @@ class Grants:
         task.deadline = now + max(self.grace, RETRY)
         self._changed(task)
 
-    def seat(self, slot: int, pid: int, start_time: int) -> bool:
+    def set_responder(self, slot: int, pid: int, start_time: int) -> bool:
         """Make a process the responder of the task; return False if it has another one."""
         task = self.tasks[slot]
         if task.responder not in (None, (pid, start_time)):
@@ -169,7 +169,7 @@ class Grants:
         self._changed(task)
         return True
 
-    def unseat(self, slot: int, now: float) -> list[Action]:
+    def clear_responder(self, slot: int, now: float) -> list[Action]:
         """Record that the responder has gone; return the action that binds the whole task to its newest grant.
 
         It is bound whatever the responder has left. There is no action if the task has not started,
@@ -187,7 +187,7 @@ class Grants:
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
-    def _step(self, now: float) -> list[Action]:
+    def _publish_next(self, now: float) -> list[Action]:
         """Publish every grant that keeps held sets disjoint, none while frozen; return the actions."""
         if self.frozen:
             return []
@@ -198,9 +198,9 @@ class Grants:
             if target != task.granted:
                 held = task.held
                 inside |= held
-                standings[task.slot] = Standing(held, task.granted, target, self.plan.floor(self.jobs[task.job]))
+                standings[task.slot] = TaskState(held, task.granted, target, self.plan.floor(self.jobs[task.job]))
         actions: list[Action] = []
-        for slot, mask in next_step(standings, self.held & ~inside).items():
+        for slot, mask in next_grants(standings, self.held & ~inside).items():
             actions += self._publish(self.tasks[slot], mask, now)
         self._unmet = {slot for slot, standing in standings.items() if self.tasks[slot].granted != standing.target}
         return actions
@@ -248,7 +248,7 @@ class Grants:
     def why_short(self, task: Task) -> str:
         """Return a sentence that says why a task has CPUs that are gone; empty if it has none."""
         job = self.jobs[task.job]
-        return self.plan.why_stays(job) if job.planned & self.plan.lost else ""
+        return self.plan.why_kept(job) if job.planned & self.plan.lost else ""
 
     def why_waiting(self, task: Task) -> str:
         """Return a sentence that says what a task without a grant waits for."""

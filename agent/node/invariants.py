@@ -145,8 +145,8 @@ def _idle(node: Node) -> Iterator[str]:
     """
     plan = node.plan
     free = plan.usable & ~node.cores.whole(plan.ledger.planned)
-    idle = node.cores.count(free) - plan.kept_for_owners(-math.inf)
-    hungry = [name for name in plan.hungry() if not node.jobs[name].layout.strict]
+    idle = node.cores.count(free) - plan.reclaimable_cores(-math.inf)
+    hungry = [name for name in plan.growable_jobs() if not node.jobs[name].layout.strict]
     if idle > 0 and hungry:
         yield f"{idle} cores idle while {hungry[0]} could use them."
     for job in node.jobs.values():

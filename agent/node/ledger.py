@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from drom.agent.node.ownership import Owner, left_behind, settle
+from drom.agent.node.ownership import Owner, abandoned_cores, settle_owners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -48,14 +48,14 @@ class Ledger:
             self.planned &= ~old
             for core in self.cores.numbers(old & ~new):
                 if self.holders[core] == job:
-                    self._hand(core, None)
+                    self._pass_cores(core, None)
         for job, old, new in moves:
             self.planned |= new
             # A core of which the rank leaves some threads has lost its holder above.
             for core in self.cores.numbers(new & (self.cores.whole(old & ~new) | ~old)):
-                self._hand(core, job)
+                self._pass_cores(core, job)
 
-    def _hand(self, core: int, new: Owner) -> None:
+    def _pass_cores(self, core: int, new: Owner) -> None:
         old, mask = self.holders[core], self.cores.masks[core]
         self.holders[core] = new
         self._moved[core] = None
@@ -71,11 +71,11 @@ class Ledger:
             self._moved |= dict.fromkeys(self.cores.numbers(self.owned[gone]))
         moved, self._moved = self._moved, {}
         heirs = {core: self.holders[core] for core in moved if not alive(self.owners[core])}
-        left = left_behind(Counter(heirs.values()), self._numbers_of, self.holders)
+        left = abandoned_cores(Counter(heirs.values()), self._numbers_of, self.holders)
         changed = self.own(heirs | left)
         concerned = {job for core in moved for job in (self.owners[core], self.holders[core]) if job is not None}
         if any(map(self._lends_and_borrows, concerned)):
-            changed |= self.own(settle(self.owners, self.holders, alive))
+            changed |= self.own(settle_owners(self.owners, self.holders, alive))
         return {job for job in changed if alive(job)}
 
     def _numbers_of(self, job: Owner) -> Iterable[int]:

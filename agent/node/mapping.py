@@ -12,9 +12,9 @@ import operator
 from typing import TYPE_CHECKING
 
 from drom.agent.node.ledger import Ledger
-from drom.agent.placement.layout_search import arrange
-from drom.agent.placement.ranks import Key, NoRoom, Place, Seat
-from drom.agent.placement.reachable import place_reachably, stay
+from drom.agent.placement.layout_search import place_layouts
+from drom.agent.placement.ranks import Key, NoPlacement, Place, RankRequest
+from drom.agent.placement.reachable import place, place_in_place
 from drom.agent.policy import fair_share
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ AVOIDED: Key = ("", -2)
 """Key of the seat on the cores that must not be handed out."""
 
 
-class Seating:
+class CoreMapping:
     """The jobs of a node by name in the order of arrival, and their tasks' targets, which `ledger` records by core.
 
     `usable` are the CPUs, by whole cores, that may be handed out; tasks that may not move stay on others. `gone` are
@@ -70,32 +70,32 @@ class Seating:
 
     def place_all(
         self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str]
-    ) -> dict[Key, int] | NoRoom:
+    ) -> dict[Key, int] | NoPlacement:
         """Return the masks of the tasks, or why they cannot be placed; `others` is the result of `others_than`.
 
         If there are very many tasks, those of jobs that do not have to move stay and are left out, if possible.
         """
         if self._are_many(counts):
-            masks = self._place_seats(self._mobile_seats(counts, pins, others))
-            if not isinstance(masks, NoRoom):
+            masks = self._place_ranks(self._mobile_ranks(counts, pins, others))
+            if not isinstance(masks, NoPlacement):
                 return masks
-        return self._place_seats(self._all_seats(counts, pins))
+        return self._place_ranks(self._all_ranks(counts, pins))
 
-    def _place_seats(self, seats: list[Seat]) -> dict[Key, int] | NoRoom:
-        masks = place_reachably(self._and_avoided(seats), self.cores, self.place)
-        return masks if isinstance(masks, NoRoom) else {key: mask for key, mask in masks.items() if key[0]}
+    def _place_ranks(self, seats: list[RankRequest]) -> dict[Key, int] | NoPlacement:
+        masks = place(self._and_avoided(seats), self.cores, self.place)
+        return masks if isinstance(masks, NoPlacement) else {key: mask for key, mask in masks.items() if key[0]}
 
     def _are_many(self, counts: Mapping[str, int]) -> bool:
         return len(counts) > self.many or sum(len(self.jobs[name].ranks) for name in counts) > self.many
 
-    def _mobile_seats(
+    def _mobile_ranks(
         self, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str] = frozenset()
-    ) -> list[Seat]:
+    ) -> list[RankRequest]:
         """Return the seats of `others`, and of jobs that have a layout, are not settled, or are affected by `pins`.
 
         All other tasks together form one seat, which stays where it is.
         """
-        self.restless = {name for name in self.restless if name in self.jobs and not self._rests(self.jobs[name])}
+        self.restless = {name for name in self.restless if name in self.jobs and not self._is_unmoved(self.jobs[name])}
         pinned = self.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
         ordered = {name for name, _ in pins}
         in_the_way = {name for name in counts if self.jobs[name].planned & pinned} if pinned else set()
@@ -104,17 +104,17 @@ class Seating:
         still = self.ledger.planned
         for name in mobile:
             still &= ~self.jobs[name].planned
-        seats = self._all_seats(mobile, pins)
+        seats = self._all_ranks(mobile, pins)
         if still:
-            seats.append(Seat(STILL, self.cores.count(still), held=still, granted=still, fixed=still))
+            seats.append(RankRequest(STILL, self.cores.count(still), held=still, granted=still, fixed=still))
         return seats
 
-    def _rests(self, job: Job) -> bool:
+    def _is_unmoved(self, job: Job) -> bool:
         """Return whether a job is settled and has no CPUs that are gone, as such grants change without a plan."""
         return job.settled and not job.planned & self.gone
 
-    def _all_seats(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[Seat]:
-        return [seat for name, cores in counts.items() for seat in self._seats(self.jobs[name], cores, pins)]
+    def _all_ranks(self, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[RankRequest]:
+        return [seat for name, cores in counts.items() for seat in self._rank_requests(self.jobs[name], cores, pins)]
 
     def divide(self, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | None:
         """Return masks for the ranks of a job within its present cores, which it may not leave; None if there are none.
@@ -122,34 +122,36 @@ class Seating:
         `pins` has its ranks.
         """
         others = self.cores.all & ~self.cores.whole(job.planned)
-        rest = Seat(STILL, self.cores.count(others), fixed=others)
-        masks = stay([*self._seats(job, job.cores, pins), rest], self.cores)
+        rest = RankRequest(STILL, self.cores.count(others), fixed=others)
+        masks = place_in_place([*self._rank_requests(job, job.cores, pins), rest], self.cores)
         return masks and {key: masks[key] for key in pins}
 
-    def _and_avoided(self, seats: list[Seat]) -> list[Seat]:
+    def _and_avoided(self, seats: list[RankRequest]) -> list[RankRequest]:
         """Return the seats, and one more on the avoided cores that no fixed seat is on, if there are any."""
         taken = functools.reduce(operator.or_, (seat.fixed for seat in seats), 0)
         rest = self.avoided & ~self.cores.whole(taken)
-        return [*seats, Seat(AVOIDED, self.cores.count(rest), fixed=rest)] if rest else seats
+        return [*seats, RankRequest(AVOIDED, self.cores.count(rest), fixed=rest)] if rest else seats
 
-    def others_than(self, counts: Mapping[str, int]) -> set[str]:
+    def other_jobs(self, counts: Mapping[str, int]) -> set[str]:
         """Return the jobs in `counts` with another number of cores in the plan, or with a rank without a target."""
         jobs = self.jobs
         others = {name for name, cores in counts.items() if jobs[name].cores != cores}
         restless = [name for name in self.restless if counts.get(name)]
         return others | {name for name in restless if jobs[name].targets.keys() != jobs[name].ranks.keys()}
 
-    def lies_well(self) -> bool:
+    def layout_is_satisfied(self) -> bool:
         """Return whether no layout could be satisfied better if every job keeps its number of cores."""
         self.laid_out &= self.jobs.keys()
         if not self.laid_out:
             return True
         counts = {job.name: job.cores for job in self.jobs.values() if job.cores}
-        seats = self._mobile_seats(counts, {}) if self._are_many(counts) else self._all_seats(counts, {})
-        better = arrange(self._and_avoided(seats), self.cores)
-        return isinstance(better, NoRoom) or all(seat.target == better.get(seat.key, seat.target) for seat in seats)
+        seats = self._mobile_ranks(counts, {}) if self._are_many(counts) else self._all_ranks(counts, {})
+        better = place_layouts(self._and_avoided(seats), self.cores)
+        return isinstance(better, NoPlacement) or all(
+            seat.target == better.get(seat.key, seat.target) for seat in seats
+        )
 
-    def _seats(self, job: Job, cores: int, pins: Mapping[Key, int]) -> list[Seat]:
+    def _rank_requests(self, job: Job, cores: int, pins: Mapping[Key, int]) -> list[RankRequest]:
         """Return one seat per rank, with the number of cores that it gets and its present CPUs."""
         seats = []
         ranks = sorted(job.ranks)
@@ -162,7 +164,7 @@ class Seating:
             task, pin = job.ranks[rank], pin_of.get(rank, 0)
             stays = keeps and (job.name, rank) not in pins and rank in job.targets
             seats.append(
-                Seat(
+                RankRequest(
                     key=(job.name, rank),
                     cores=self.cores.count(pin) if pin else shares[rank],
                     held=task.held if task else 0,

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from drom.agent.errors import Refused
 from drom.agent.model import layouts
 from drom.agent.model.cores import Cores
-from drom.agent.model.jobs import UNSAID, Action, Arrival, Bind, Event, Forget, Job, Reservation, Task, Wish
+from drom.agent.model.jobs import NO_DEMAND, Action, Arrival, Bind, Demand, Event, FreeSlot, Job, Reservation, Task
 from drom.agent.node.bounds import bounds
 from drom.agent.node.grants import RETRY
 from drom.agent.node.plan import Plan
 from drom.agent.node.reservations import Reservations
 from drom.agent.policy import demand
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.site_rules import SiteRules
 from drom.agent.text import cpus_are
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from drom.agent.placement.ranks import Place
 
 
-RULES = Rules()
+RULES = SiteRules()
 """The rules of a site that sets none."""
 
 
@@ -50,7 +50,7 @@ class Node(Reservations):
         cores: Cores | Sequence[int],
         place: Place,
         *,
-        rules: Rules = RULES,
+        rules: SiteRules = RULES,
         memory: int = 0,
         grace: float = 1.0,
         complete_within: float = 2.0,
@@ -84,22 +84,22 @@ class Node(Reservations):
         slot = self.next_slot
         reserved = self._reserved_for(arrival)
         if reserved:
-            if host := self._host_in(reserved, arrival):
+            if host := self._hosting_task(reserved, arrival):
                 return host, []
             self.plan.event = Event("arrival", reserved.name, now)
-            arrival = self._seat_in(reserved, arrival)
-        job = reserved or self._joins(arrival) or self._open(arrival, now)
-        task = self._sit(job, arrival)
+            arrival = self._rank_in(reserved, arrival)
+        job = reserved or self._job_to_join(arrival) or self._new_job(arrival, now)
+        task = self._register(job, arrival)
         self.plan.event = Event("arrival", job.name, now)
         self.plan.admit_waiting(now)
         host = self.find(*arrival.within) if arrival.within else None
         if host and host.started and host.arrival.uid == arrival.uid and not job.cores:
             self._leave(task, Event("end", job.name, now))
             self._epochs[slot] = task.epoch  # it never got the registry's slot, where epochs continue from here
-            return host, self._step(now)
-        return task, self._step(now)
+            return host, self._publish_next(now)
+        return task, self._publish_next(now)
 
-    def _joins(self, arrival: Arrival) -> Job | None:
+    def _job_to_join(self, arrival: Arrival) -> Job | None:
         """Return the arriving job of which this task is a further rank; None if there is none."""
         for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
             same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
@@ -107,7 +107,7 @@ class Node(Reservations):
                 return job
         return None
 
-    def _open(self, arrival: Arrival, now: float) -> Job:
+    def _new_job(self, arrival: Arrival, now: float) -> Job:
         size = max(1, arrival.size)
         task_min, task_max = bounds(arrival, self.plan)
         self.arrivals += 1
@@ -128,7 +128,7 @@ class Node(Reservations):
         self.jobs[job.name] = job
         return job
 
-    def _sit(self, job: Job, arrival: Arrival) -> Task:
+    def _register(self, job: Job, arrival: Arrival) -> Task:
         task = self._take_slot(job, arrival)
         job.ranks[arrival.rank] = task
         self.plan.touch(job)
@@ -141,11 +141,11 @@ class Node(Reservations):
 
         Its cores go to their owners, then to waiting arrivals, then to jobs that can use them.
         """
-        return self._let_go(self.tasks[slot], Event("end", self.tasks[slot].job, now))
+        return self._end_hold(self.tasks[slot], Event("end", self.tasks[slot].job, now))
 
-    def _let_go(self, task: Task, event: Event) -> list[Action]:
+    def _end_hold(self, task: Task, event: Event) -> list[Action]:
         self._leave(task, event)
-        return [Forget(task), *self._step(event.at)]
+        return [FreeSlot(task), *self._publish_next(event.at)]
 
     def _leave(self, task: Task, event: Event) -> None:
         self.plan.event = event
@@ -176,14 +176,14 @@ class Node(Reservations):
         ordered = [job.name for job in timed if job.hold_until is not None and job.hold_until <= now]
         for name in ordered:
             self.plan.event = Event("expiry", name, now)
-            self.plan.let_go(name, now)
+            self.plan.end_hold(name, now)
         rested = any(job.rest_until is not None and job.rest_until <= now for job in timed)
         if rested and not late:
             self.plan.event = Event("rest", "", now)
         if late or rested:
             self.plan.hand_out(now)
-        heeded = self._heed(now)
-        published = self._step(now) if late or ordered or rested or heeded else []
+        heeded = self._apply_demand(now)
+        published = self._publish_next(now) if late or ordered or rested or heeded else []
         return [*published, *(Bind(task, task.epoch, task.granted) for task in overdue)]
 
     def next_deadline(self) -> float | None:
@@ -196,18 +196,18 @@ class Node(Reservations):
 
     # --- wishes ---------------------------------------------------------------------------------------------------
 
-    def wished(self, said: Mapping[int, Wish], now: float) -> list[Action]:
+    def demands_reported(self, said: Mapping[int, Demand], now: float) -> list[Action]:
         """Record the numbers of CPUs that programs report they can use (`drom.agent.policy.demand`), by slot."""
         for slot, wish in said.items():
             self.tasks[slot].said = wish
         self._unheeded |= said.keys()
-        return self._step(now) if self._heed(now) else []
+        return self._publish_next(now) if self._apply_demand(now) else []
 
-    def unseat(self, slot: int, now: float) -> list[Action]:
+    def responder_left(self, slot: int, now: float) -> list[Action]:
         """Record that the responder has gone: the whole task is bound to its newest grant, and its wish is cleared."""
-        return [*super().unseat(slot, now), *self.wished({slot: UNSAID}, now)]
+        return [*super().clear_responder(slot, now), *self.demands_reported({slot: NO_DEMAND}, now)]
 
-    def _heed(self, now: float) -> bool:
+    def _apply_demand(self, now: float) -> bool:
         """Apply the wishes that are due; return whether there were any."""
         waiting = [self.tasks[slot] for slot in sorted(self._unheeded) if slot in self.tasks]
         waiting = [task for task in waiting if task.said != task.wish]
@@ -218,12 +218,12 @@ class Node(Reservations):
             task.wish, task.heeds_from = task.said, now + demand.PATIENCE
             if self.plan.view(job) != before:
                 self.plan.event = Event("wish", job.name, now)
-                self.plan.heed(job, now)
+                self.plan.apply_demand(job, now)
         self._unheeded = {task.slot for task in waiting if task.said != task.wish}
         return bool(heeded)
 
     def _due(self, task: Task) -> float:
-        return demand.due(task, self.jobs[task.job])
+        return demand.applies_at(task, self.jobs[task.job])
 
     # --- the kill switch ------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Node(Reservations):
             if task.deadline is not None:
                 task.deadline = now + self.grace if task.responder else now
                 self._changed(task)
-        return [*self.tick(now), *self._step(now)]
+        return [*self.tick(now), *self._publish_next(now)]
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
@@ -264,10 +264,10 @@ class Node(Reservations):
         self._refuse_reserved(name)
         self.plan.event = Event("order", name, now, by)
         if cpus is None:
-            self.plan.let_go(name, now)
+            self.plan.end_hold(name, now)
         else:
             self.plan.hold(name, cpus, now, until)
-        return self._step(now)
+        return self._publish_next(now)
 
     def pin(self, slot: int, mask: int, now: float, by: int | None = None) -> list[Action]:
         """Give a task exactly the CPUs in `mask` until another order. Raises `Refused` if they are not available."""
@@ -279,7 +279,7 @@ class Node(Reservations):
             raise Refused(msg)
         self.plan.event = Event("order", task.job, now, by)
         self.plan.pin(task, mask, now)
-        return self._step(now)
+        return self._publish_next(now)
 
     def check_release(self, tasks: Iterable[Task]) -> None:
         """Raise `Refused` while frozen, or if a launched task has not started: its launcher waits for the agent."""
@@ -293,9 +293,9 @@ class Node(Reservations):
     def release(self, slot: int, now: float, by: int | None = None) -> list[Action]:
         """Stop managing a task, which continues to run: its cores are handed out at once."""
         task = self.tasks[slot]
-        return self._let_go(task, Event("release", task.job, now, by))
+        return self._end_hold(task, Event("release", task.job, now, by))
 
-    def use(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
+    def set_usable_cpus(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
         """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
 
         Rigid and pinned jobs keep theirs, and so do jobs whose minimum has no place elsewhere: see `Plan.why_stays`.
@@ -306,15 +306,17 @@ class Node(Reservations):
         kind = "use" if busy == self.plan.busy else "load"
         self.plan.event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
         self.plan.busy = busy
-        self.plan.use(mask, now, gone & self.cores.all)
-        return self._step(now)
+        self.plan.set_usable_cpus(mask, now, gone & self.cores.all)
+        return self._publish_next(now)
 
-    def configure(self, rules: Rules, memory: int, grace: float, layout: layouts.Layout, now: float) -> list[Action]:
+    def configure(
+        self, rules: SiteRules, memory: int, grace: float, layout: layouts.Layout, now: float
+    ) -> list[Action]:
         """Apply changed settings of the site, as in the parameters of the node. No job falls below its minimum."""
         self.grace, self.layout = grace, layout
         self.plan.event = Event("rules", "", now)
-        self.plan.obey(rules, memory, now)
-        return self._step(now)
+        self.plan.apply_rules(rules, memory, now)
+        return self._publish_next(now)
 
     # --- restart --------------------------------------------------------------------------------------------------
 
@@ -359,10 +361,10 @@ class Node(Reservations):
             with suppress(Refused):
                 self._reserve(replace(reservation, tasks=places), now)
         self.plan.hand_out(now)
-        actions = self._step(now)
+        actions = self._publish_next(now)
         self._order_again(pins, now)
         self.plan.hand_out(now)
-        return [*actions, *self._step(now)]
+        return [*actions, *self._publish_next(now)]
 
     def _order_again(self, pins: dict[int, int], now: float) -> None:
         """Carry out the orders that an earlier agent left in progress, on behalf of the users that gave them."""
@@ -396,7 +398,7 @@ class Node(Reservations):
         vars(self).update(vars(fresh))
         self.frozen_since, self.frozen_by = since, by
 
-    def fork(self) -> Node:
+    def copy(self) -> Node:
         """Return an independent copy to try events on: no event on it changes this node."""
         shared = (self.cores, self.plan.place)
         return copy.deepcopy(self, {id(one): one for one in shared})

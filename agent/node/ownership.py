@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 Owner = str | None
 
 
-def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[Owner], bool]) -> dict[int, Owner]:
+def settle_owners(
+    owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[Owner], bool]
+) -> dict[int, Owner]:
     """Return, by number, the new owners of the cores that change owners once `holders` hold them.
 
     `owners` and `holders` name a job or None per core, in the same order; `alive` returns whether a job still runs.
@@ -27,7 +29,7 @@ def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[O
     apart = [core for core, (owner, holder) in enumerate(zip(owners, holders, strict=True)) if owner != holder]
     now = {core: owners[core] if alive(owners[core]) else holders[core] for core in apart}
     taken = Counter(now[core] for core in apart if not alive(owners[core]))
-    now |= left_behind(taken, lambda job: [core for core in apart if owners[core] == job], holders)
+    now |= abandoned_cores(taken, lambda job: [core for core in apart if owners[core] == job], holders)
     lent = [core for core in apart if now[core] != holders[core]]
     both = {now[core] for core in lent} & {holders[core] for core in lent} - {None}
     if both:
@@ -35,7 +37,7 @@ def settle(owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[O
     return {core: owner for core, owner in now.items() if owner != owners[core]}
 
 
-def left_behind(
+def abandoned_cores(
     taken: Mapping[Owner, int], owned: Callable[[Owner], Iterable[int]], holders: Sequence[Owner]
 ) -> dict[int, Owner]:
     """Return the cores that lose their owner, mapped to None.

@@ -17,9 +17,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
-from drom.agent.model.jobs import Job, Task, is_scheduled
+from drom.agent.model.jobs import Job, Task, is_scheduler_job
 from drom.agent.node.ledger import Move
-from drom.agent.node.transaction import Misplaced, Replanning
+from drom.agent.node.transaction import PlacementRefused, PlanTransaction
 from drom.agent.policy import fair_share
 from drom.agent.policy.fair_share import Wait
 from drom.agent.text import cpus_are, in_words, span_of
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from drom.agent.policy.fair_share import JobCores
-    from drom.agent.policy.site_rules import Rules
+    from drom.agent.policy.site_rules import SiteRules
 
 MANY_OF_ONE_USER = 2
 """Number of running jobs of a user from which on its next job leaves CPUs to users without jobs."""
 
 
-class Plan(Replanning):
+class Plan(PlanTransaction):
     """The effect of every event on the numbers of cores; `ledger` has the planned holder and the owner of each core.
 
     `usable` are the CPUs, by whole cores, that may be handed out; jobs that may not move, or would fall below their
@@ -52,7 +52,7 @@ class Plan(Replanning):
         """
         stem = f"job-{wanted}" if wanted.isdecimal() else wanted
         name = _cut(stem, 0)
-        if name not in self.jobs and not is_scheduled(name):
+        if name not in self.jobs and not is_scheduler_job(name):
             return name
         for digits in count(1):
             cut = _cut(stem, 1 + digits)
@@ -73,7 +73,7 @@ class Plan(Replanning):
             raise Refused(msg)
         return job
 
-    def why_stays(self, job: Job) -> str:
+    def why_kept(self, job: Job) -> str:
         """Return a sentence that says why a job is on CPUs to be avoided; empty if it is on none."""
         if not job.planned & self.avoided:
             return ""
@@ -89,21 +89,23 @@ class Plan(Replanning):
             return f"job {job.name} has CPUs by an order: it keeps them until `drom resize {job.name} auto`."
         return f"job {job.name} stays where it is: elsewhere it would have less than its minimum."
 
-    def hungry(self) -> list[str]:
+    def growable_jobs(self) -> list[str]:
         """Return the jobs that could use another core, may have it, and are not resting."""
         running, total = self.running(), self.total()
-        rooms = {user: fair_share.room_of(user, running, total, self.cap) for user in {job.user for job in running}}
+        rooms = {
+            user: fair_share.user_headroom(user, running, total, self.cap) for user in {job.user for job in running}
+        }
         able = [job for job in running if not job.fixed and job.cores < job.maximum]
         return [job.name for job in able if rooms[job.user] and self.jobs[job.name].rest_until is None]
 
-    def kept_for_owners(self, now: float) -> int:
+    def reclaimable_cores(self, now: float) -> int:
         """Return how many free cores are kept for resting owners: no job may grow into them."""
-        owed = self._owed()
+        owed = self._owed_to()
         if not owed:
             return 0
         running = self.running_at(now)
         after_rest = [replace(job, rests=not job.rests) if job.name in owed else job for job in running]
-        cores = fair_share.give_back(after_rest, owed, self.total(), self.cap)
+        cores = fair_share.return_to_owners(after_rest, owed, self.total(), self.cap)
         return sum(cores[job.name] - job.cores for job in after_rest)
 
     def target(self, task: Task) -> int:
@@ -177,7 +179,7 @@ class Plan(Replanning):
 
     def _behind(self, job: Job, ahead: Sequence[tuple[Job, Wait]]) -> str:
         """Return a sentence that says why a job must wait behind the waiting jobs `ahead`; empty if it need not."""
-        first = next((first for first, wait in ahead if _stands_behind(job, first, wait)), None)
+        first = next((first for first, wait in ahead if _waits_behind(job, first, wait)), None)
         if first is None:
             return ""
         if first.arrived < job.arrived:
@@ -195,7 +197,7 @@ class Plan(Replanning):
                 return counts
             try:
                 self._replan(counts, "share", now)
-            except Misplaced as misplaced:
+            except PlacementRefused as misplaced:
                 why = str(misplaced)
                 if not misplaced.job:
                     break
@@ -207,7 +209,7 @@ class Plan(Replanning):
     def _counts_with(self, new: JobCores) -> dict[str, int] | Wait:
         """Return the cores of every job once the waiting job `new` runs too, or why it has to wait."""
         could, cap = self.total() + self.cores.count(self.busy), self.cap
-        if beyond := fair_share.never(new, could, cap, told=self.cores):
+        if beyond := fair_share.why_never(new, could, cap, told=self.cores):
             return beyond
         counts = fair_share.admit(new, self.running(), self.total(), self.rules.sharing_factor, cap, told=self.cores)
         if not isinstance(counts, Wait) and self._takes_the_last(new, counts):
@@ -247,23 +249,23 @@ class Plan(Replanning):
         what exceeds it: the cap of an earlier agent was higher, or orders have ended.
         """
         if self.avoided:
-            self._leave_avoided(now)
+            self._vacate(now)
         if self.cap:
             ordered = {job.user for job in self.jobs.values() if job.hold is not None or job.pinned}
             self._replan_as_far(partial(fair_share.within_cap, cap=self.cap, but=ordered), "avoid", now)
         self._trim(now)
-        if owed := self._owed():
+        if owed := self._owed_to():
             total, cap = self.total(), self.cap
-            self._replan_as_far(lambda jobs: fair_share.give_back(jobs, owed, total, cap), "return", now)
+            self._replan_as_far(lambda jobs: fair_share.return_to_owners(jobs, owed, total, cap), "return", now)
         self.admit_waiting(now)
         self._grow(now, reason)
 
     def _trim(self, now: float) -> None:
         """Take from jobs the cores that their programs report they cannot use."""
         for job in [job for job in self.running() if job.cores > job.maximum and not job.fixed]:
-            self._replan_as_far(partial(fair_share.trim, name=job.name), "wish", now)
+            self._replan_as_far(partial(fair_share.drop_surplus, name=job.name), "wish", now)
 
-    def heed(self, job: Job, now: float) -> None:
+    def apply_demand(self, job: Job, now: float) -> None:
         """Replan after a job's wishes have changed: the job competes, once, for cores that it can use again."""
         self.touch(job)
         view = self.view(job)
@@ -275,13 +277,13 @@ class Plan(Replanning):
         rules, before = self.rules, None
         margin = rules.margin if rules.residence else 0.0
         # A job that grows may get cores that were kept for an owner; then as many other cores lose their owner.
-        while (spare := self.total() - self.kept_for_owners(now)) != before:
+        while (spare := self.total() - self.reclaimable_cores(now)) != before:
             before = spare
             self._replan_as_far(partial(fair_share.grow, total=spare, cap=self.cap, margin=margin), reason, now)
         if rules.residence:
             self._set_to_rest(now, idle=spare > sum(job.cores for job in self.running()))
 
-    def use(self, mask: int, now: float, gone: int = 0) -> None:
+    def set_usable_cpus(self, mask: int, now: float, gone: int = 0) -> None:
         """Hand out only the CPUs in `mask` from now on, and of these only whole cores, not counting CPUs in `gone`."""
         changed, self.gone = self.gone ^ gone, gone
         self.usable = sum(core for core in self.cores if core & ~gone and not core & ~gone & ~mask)
@@ -291,7 +293,7 @@ class Plan(Replanning):
             self.touch(job)
         self.hand_out(now, "avoid")
 
-    def obey(self, rules: Rules, memory: int, now: float) -> None:
+    def apply_rules(self, rules: SiteRules, memory: int, now: float) -> None:
         """Apply new rules and a new memory size (bytes): users above the cap give up what exceeds it."""
         self.rules, self.memory = rules, memory
         for job in self.jobs.values():
@@ -300,7 +302,7 @@ class Plan(Replanning):
         self._replan_as_far(partial(fair_share.within_cap, cap=self.cap), "avoid", now)
         self.hand_out(now, "share")
 
-    def _leave_avoided(self, now: float) -> None:
+    def _vacate(self, now: float) -> None:
         """Move jobs off the CPUs to be avoided, shrinking jobs as needed: all together, or each one that can."""
         there = [job for job in self.jobs.values() if job.planned & self.avoided and self._must_leave(job)]
         if there and not self._move_off(there, now) and len(there) > 1:
@@ -321,7 +323,7 @@ class Plan(Replanning):
         names = {job.name for job in movers}
         running = [replace(j, fixed=self._fixed(self.jobs[j.name])) if j.name in names else j for j in self.running()]
         leaving = reduce(operator.or_, (job.planned for job in movers))
-        counts = fair_share.fit(running, self.total(leaving))
+        counts = fair_share.shrink_to(running, self.total(leaving))
         if isinstance(counts, Wait):
             return False
         try:
@@ -334,7 +336,7 @@ class Plan(Replanning):
 
     def _set_to_rest(self, now: float, *, idle: bool) -> None:
         """End the rest of jobs that is over. If cores are left `idle`, jobs that could use some wait for more."""
-        hungry = self.hungry() if idle else []
+        hungry = self.growable_jobs() if idle else []
         for job in self.jobs.values():
             if job.rest_until is not None and job.rest_until <= now:
                 job.rest_until = None
@@ -342,7 +344,7 @@ class Plan(Replanning):
             self.jobs[name].rest_until = now + self.rules.residence
             self.timed.add(name)
 
-    def _owed(self) -> Counter[str]:
+    def _owed_to(self) -> Counter[str]:
         """Return, for each job, how many free cores it owns."""
         free = self.cores.numbers(self.usable & ~self.cores.whole(self.ledger.planned))
         return Counter(owner for core in free if (owner := self.ledger.owners[core]) is not None)
@@ -386,7 +388,7 @@ class Plan(Replanning):
         if not late:
             return
         counts = fair_share.hold(job.name, max(job.cores, job.task_min * len(job.ranks)), self.running(), self.total())
-        if not job.frozen and not self.why_stays(job) and not isinstance(counts, Wait):
+        if not job.frozen and not self.why_kept(job) and not isinstance(counts, Wait):
             with suppress(Refused):
                 self._replan(counts, "arrival", now)
                 return
@@ -412,11 +414,11 @@ class Plan(Replanning):
             can = span_of(self.cores.cpus(least), self.cores.cpus(most))
             msg = f"job {name} can have {can}, not {cpus}: see its min and max."
             raise Refused(msg)
-        self.fix(job, cores, now)
+        self.fix_size(job, cores, now)
         job.hold_until = until
         self.hand_out(now, "order")
 
-    def fix(self, job: Job, cores: int, now: float) -> None:
+    def fix_size(self, job: Job, cores: int, now: float) -> None:
         """Give a job exactly `cores` cores, by an order. Raises `Refused`. The caller then hands out what is left."""
         counts = fair_share.hold(job.name, cores, self.running(), self.total(job.planned), self.cores)
         if isinstance(counts, Wait):
@@ -425,14 +427,14 @@ class Plan(Replanning):
         job.hold, job.hold_until, job.hold_by = cores, None, self.event.by
         self.touch(job)
 
-    def let_go(self, name: str, now: float) -> None:
+    def end_hold(self, name: str, now: float) -> None:
         """End an order: the job competes for its equal share again. Raises `Refused` if it is not running."""
         job = self.running_job(name)
         job.hold = job.hold_until = job.hold_by = None
         for task in job.present:
             task.pin = 0
         self.touch(job)
-        if not job.frozen and not self.why_stays(job):
+        if not job.frozen and not self.why_kept(job):
             self._compete(job, "order", now)
         self.hand_out(now, "order")
 
@@ -466,7 +468,7 @@ class Plan(Replanning):
             can = span_of(self.floor(job), self.cores.cpus(job.task_max))
             msg = f"a task of job {job.name} can have {can}, not {mask.bit_count()}: see its min and max."
             raise Refused(msg)
-        if owner := self._who_may_not_move(self.cores.whole(mask), task):
+        if owner := self._immovable_jobs(self.cores.whole(mask), task):
             msg = f"job {owner} may not be moved from CPUs among these: choose others."
             raise Refused(msg)
         rest = sum(self.cores.count(target) for rank, target in job.targets.items() if rank != task.rank)
@@ -485,10 +487,10 @@ class Plan(Replanning):
             raise Refused(msg)
         return job
 
-    def _who_may_not_move(self, cores: int, asker: Task) -> str | None:
+    def _immovable_jobs(self, cores: int, asker: Task) -> str | None:
         """Return the name of a job with a task, not `asker`, that must keep some of the CPUs in `cores`, or None."""
         for job in self.jobs.values():
-            stays = self.why_stays(job)
+            stays = self.why_kept(job)
             for rank, target in job.targets.items():
                 task = job.ranks[rank]
                 still = job.frozen or stays or (task is not None and task.pin)
@@ -502,7 +504,7 @@ def _cut(name: str, room: int) -> str:
     return layout.cut_text(name, layout.NAME_SIZE - room).rstrip(b"\0").decode()
 
 
-def _stands_behind(job: Job, first: Job, wait: Wait) -> bool:
+def _waits_behind(job: Job, first: Job, wait: Wait) -> bool:
     """Return whether a job must wait because it could take what the earlier job `first` waits for.
 
     A job that waits for cores holds up all others. A job that waits for memory would never start if others that declare

@@ -35,7 +35,7 @@ class Reservations(Grants):
         self._refuse_when_frozen()
         self._reserve(wanted, now)
         self.plan.hand_out(now, "order")
-        return self._step(now)
+        return self._publish_next(now)
 
     def order(self, name: str, cores: int, now: float) -> list[Action]:
         """Hold a reserved job at `cores` cores. Raises `Refused` with nothing changed."""
@@ -51,11 +51,11 @@ class Reservations(Grants):
         self.plan.event = Event("order", name, now)
         if cores < len(job.ranks):
             self._share_among(job, {task.rank: task for task in job.present} or {job.first: None})
-        self.plan.fix(job, cores, now)
+        self.plan.fix_size(job, cores, now)
         self.plan.hand_out(now, "order")
-        return self._step(now)
+        return self._publish_next(now)
 
-    def dismiss(self, name: str, now: float) -> list[Action]:
+    def cancel(self, name: str, now: float) -> list[Action]:
         """Remove a reserved job that has no task left, and hand out its cores; return the actions.
 
         Raises `AssertionError` if it has tasks.
@@ -67,7 +67,7 @@ class Reservations(Grants):
         self.plan.event = Event("end", name, now)
         self.plan.drop(job)
         self.plan.hand_out(now)
-        return self._step(now)
+        return self._publish_next(now)
 
     def has_settled(self, name: str) -> bool:
         """Return whether every task of a reserved job holds exactly its part of the cores."""
@@ -103,7 +103,7 @@ class Reservations(Grants):
         job.task_min, job.task_max = 1, _most_each(job)
         self.plan.touch(job)
         if job.cores != cores or job.hold != cores:
-            self.plan.fix(job, max(cores, len(job.ranks)), now)
+            self.plan.fix_size(job, max(cores, len(job.ranks)), now)
 
     def _open_reserved(self, wanted: Reservation, now: float) -> None:
         job = Job(
@@ -124,7 +124,7 @@ class Reservations(Grants):
         self.jobs[job.name] = job
         try:
             self.plan.refuse_memory(job)
-            self.plan.fix(job, wanted.cores, now)
+            self.plan.fix_size(job, wanted.cores, now)
         except Refused:
             del self.jobs[job.name]
             raise
@@ -136,12 +136,12 @@ class Reservations(Grants):
         theirs = job is not None and job.reserved and job.user == arrival.uid and not arrival.attached
         return job if theirs else None
 
-    def _host_in(self, job: Job, arrival: Arrival) -> Task | None:
+    def _hosting_task(self, job: Job, arrival: Arrival) -> Task | None:
         """Return the running task of the job from within which a task arrives and which it joins; None if none."""
         host = self.find(*arrival.within) if arrival.within else None
         return host if host and host.job == job.name and host.started else None
 
-    def _seat_in(self, job: Job, arrival: Arrival) -> Arrival:
+    def _rank_in(self, job: Job, arrival: Arrival) -> Arrival:
         """Return the arrival with its rank in a reserved job; the first task of a launch adds the ranks.
 
         Raises `Refused`, with nothing changed, if there is no core for each.
@@ -152,7 +152,7 @@ class Reservations(Grants):
             raise Refused(msg)
         joins = arrival.session and job.session == arrival.session
         if not joins or job.ranks.get(job.first + arrival.rank, job) is not None:
-            self._make_places(job, size)
+            self._add_ranks(job, size)
             job.session = arrival.session
         place = job.first + arrival.rank
         return replace(
@@ -166,7 +166,7 @@ class Reservations(Grants):
             memory=job.memory,
         )
 
-    def _make_places(self, job: Job, size: int) -> None:
+    def _add_ranks(self, job: Job, size: int) -> None:
         """Add ranks for a launch of `size` tasks beside the running tasks."""
         running = {task.rank: task for task in job.present}
         first = max(running, default=-1) + 1
@@ -189,7 +189,7 @@ class Reservations(Grants):
     def _share_among(self, job: Job, ranks: dict[int, Task | None]) -> None:
         """Give a job these ranks; its memory is divided among them, as its cores are."""
         memory = job.declared
-        self.plan.rearrange(job, ranks)
+        self.plan.optimise_layout(job, ranks)
         job.memory = memory // len(ranks)
         job.task_max = _most_each(job)
         self.plan.touch(job)

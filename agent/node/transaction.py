@@ -13,8 +13,8 @@ from drom.agent.errors import Refused
 from drom.agent.model import layouts
 from drom.agent.model.jobs import Change, Event, Job, Task
 from drom.agent.node.ledger import Move
-from drom.agent.node.mapping import Seating
-from drom.agent.placement.ranks import NoRoom
+from drom.agent.node.mapping import CoreMapping
+from drom.agent.placement.ranks import NoPlacement
 from drom.agent.policy import demand
 from drom.agent.policy.fair_share import JobCores
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from drom.agent.model.cores import Cores
     from drom.agent.node.ownership import Owner
     from drom.agent.placement.ranks import Key, Place
-    from drom.agent.policy.site_rules import Rules
+    from drom.agent.policy.site_rules import SiteRules
 
 
-class Misplaced(Refused):
+class PlacementRefused(Refused):
     """Raised when counts cannot be placed; `job` is the job with the strict layout that prevents it, if one does."""
 
-    def __init__(self, why: NoRoom) -> None:
+    def __init__(self, why: NoPlacement) -> None:
         super().__init__(why.reason)
         self.job = why.job
 
 
-class Replanning(Seating):
+class PlanTransaction(CoreMapping):
     """Jobs by name in the order of arrival, their targets, and the owner of each core.
 
     `touched` collects the slots of tasks of which anything that a registry stores may have changed, until a caller
     empties it. `memory` is the memory of the node (bytes), 0 if unknown.
     """
 
-    def __init__(self, cores: Cores, place: Place, rules: Rules, memory: int = 0) -> None:
+    def __init__(self, cores: Cores, place: Place, rules: SiteRules, memory: int = 0) -> None:
         super().__init__(cores, place)
         self.rules = rules
         self.memory = memory
@@ -125,8 +125,8 @@ class Replanning(Seating):
         """Return the job as the policy sees it."""
         tasks = len(job.ranks)
         fixed = self._fixed(job) or bool(job.planned & self.avoided)
-        most = min(self.most(job), demand.accepts(job, self.cores))
-        keeps = demand.keeps(job, self.cores, self.rules.max_min)
+        most = min(self.most(job), demand.max_useful_cores(job, self.cores))
+        keeps = demand.protected_cores(job, self.cores, self.rules.max_min)
         return JobCores(job.name, job.user, tasks, job.task_min * tasks, most, job.cores, fixed, keeps=keeps)
 
     # --- a new plan -----------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Replanning(Seating):
             counts = decide(running)
             try:
                 self._replan(counts, reason, now)
-            except Misplaced as misplaced:
+            except PlacementRefused as misplaced:
                 strict = [job for job in running if self.jobs[job.name].layout.strict]
                 growth = {job.name: counts[job.name] - job.cores for job in strict if counts[job.name] > job.cores}
                 if not misplaced.job or not growth:
@@ -155,12 +155,12 @@ class Replanning(Seating):
     def _replan(self, counts: dict[str, int], reason: str, now: float, pins: Mapping[Key, int] | None = None) -> None:
         """Place the numbers of cores in `counts` and make that the plan, or raise `Refused` and change nothing."""
         pins = pins or {}
-        others = self.others_than(counts)
-        if not pins and not others and self.lies_well():
+        others = self.other_jobs(counts)
+        if not pins and not others and self.layout_is_satisfied():
             return
         targets = self.place_all(counts, pins, others)
-        if isinstance(targets, NoRoom):
-            raise Misplaced(targets)
+        if isinstance(targets, NoPlacement):
+            raise PlacementRefused(targets)
         for (name, rank), mask in pins.items():
             task = self.jobs[name].ranks[rank]
             if task:
@@ -169,10 +169,10 @@ class Replanning(Seating):
         if self.rules.residence:
             for job in [self.jobs[name] for name, cores in counts.items() if self.jobs[name].cores not in (0, cores)]:
                 job.rest_until = now + self.rules.residence
-        self._aim(targets, counts, reason)
+        self._set_targets(targets, counts, reason)
         self.settle_owners()
 
-    def rearrange(self, job: Job, ranks: dict[int, Task | None]) -> None:
+    def optimise_layout(self, job: Job, ranks: dict[int, Task | None]) -> None:
         """Share the cores of a job among new ranks. Raises `Refused` with nothing changed."""
         before, job.ranks = job.ranks, ranks
         self.touch(job)
@@ -181,16 +181,16 @@ class Replanning(Seating):
         if job.planned & self.avoided:
             pins = self.divide(job, pins) or pins
         targets = self.place_all(counts, pins, {job.name})
-        if isinstance(targets, NoRoom):
+        if isinstance(targets, NoPlacement):
             job.ranks = before
             self.touch(job)
-            raise Misplaced(targets)
+            raise PlacementRefused(targets)
         gone = [job.targets.pop(rank) for rank in before.keys() - ranks.keys()]
         self.ledger.move([Move(job.name, mask, 0) for mask in gone])
-        self._aim(targets, counts, "arrival")
+        self._set_targets(targets, counts, "arrival")
         self.settle_owners()
 
-    def _aim(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:
+    def _set_targets(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:
         """Set the targets of all tasks and the numbers of cores of all jobs."""
         moves: list[Move] = []
         before: dict[str, int] = {}

@@ -29,7 +29,7 @@ Column = dict[str, float]
 """CPUs by job: the mean over a step."""
 
 
-class History(NamedTuple):
+class CpuHistory(NamedTuple):
     """The columns, oldest first, and the seconds that the last of them has lasted so far."""
 
     columns: list[Column]
@@ -40,12 +40,12 @@ class History(NamedTuple):
         """The seconds that all of them have lasted."""
         return (len(self.columns) - 1) * STEP + self.last if self.columns else 0.0
 
-    def after(self, columns: list[Column]) -> History:
+    def after(self, columns: list[Column]) -> CpuHistory:
         """Return this history preceded by `columns`, as far as there is room for them."""
-        return History([*columns, *self.columns][-COLUMNS:], self.last)
+        return CpuHistory([*columns, *self.columns][-COLUMNS:], self.last)
 
 
-class Hour:
+class HourRecorder:
     """Records the CPUs of tasks, by any unique key, and returns those of jobs since `start`.
 
     The cost of a change does not depend on the number of jobs; each job is processed once per step.
@@ -78,11 +78,11 @@ class Hour:
         for task, (job, _) in list(self._tasks.items()):
             self.has(task, job, 0, now)
 
-    def look(self, now: float) -> History:
+    def look(self, now: float) -> CpuHistory:
         """Return the history until now."""
         self._go_on(now)
         lasted = now - self._begun
-        return History([*self._past, _means(self._until(now), lasted)] if lasted else list(self._past), lasted)
+        return CpuHistory([*self._past, _means(self._until(now), lasted)] if lasted else list(self._past), lasted)
 
     def _add(self, job: str, cpus: int, now: float) -> None:
         had, since = self._jobs.pop(job, (0, now))
@@ -118,10 +118,10 @@ def _means(seconds: Column, lasted: float) -> Column:
     return named | {OTHERS: sum(means.values()) - sum(named.values())}
 
 
-def replayed(records: Iterable[dict[str, Any]], end: float) -> list[Column]:
+def history_from_events(records: Iterable[dict[str, Any]], end: float) -> list[Column]:
     """Return the columns of the hour before `end` (seconds since 1970), from its stored events."""
     begin = end - COLUMNS * STEP
-    hour, now, adopted = Hour(0.0), 0.0, False
+    hour, now, adopted = HourRecorder(0.0), 0.0, False
     for record in records:
         event, at = record["event"], _seconds(record["time"]) - begin
         if at >= COLUMNS * STEP:

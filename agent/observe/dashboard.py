@@ -18,7 +18,7 @@ from dromlib.cpulist import format_cpulist, mask_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from drom.agent.observe.cpu_history import History
+    from drom.agent.observe.cpu_history import CpuHistory
 
 SCHEMA_VERSION = 1
 STATES = ("shrinking", "growing", "moving", "waiting", "enforced", "running")
@@ -28,7 +28,7 @@ CHANGING = frozenset(STATES[:3])
 Task = dict[str, Any]
 
 
-class Now(NamedTuple):
+class DashboardState(NamedTuple):
     """The node at one moment."""
 
     machine: dict[str, Any]
@@ -39,7 +39,7 @@ class Now(NamedTuple):
     """The number of each job of now and of the last hour, which gives its letter and its colour."""
 
 
-def state(now: Now, user: Callable[[int], str]) -> dict[str, Any]:
+def state(now: DashboardState, user: Callable[[int], str]) -> dict[str, Any]:
     """Return jobs, map and pending changes; jobs are referred to by their index in the list of jobs."""
     tasks = now.answer["tasks"]
     by_job: dict[str, list[Task]] = {}
@@ -54,7 +54,7 @@ def state(now: Now, user: Callable[[int], str]) -> dict[str, Any]:
         "used": sum(cell.job != "" for cell in cells),
         "managed": sum(cell.sign != node_map.UNMANAGED for cell in cells),
         "tasks": len(tasks),
-        "notes": list(listing.notes(now.answer)),
+        "notes": list(listing.node_notes(now.answer)),
         "jobs": [_job(name, mine, now.numbers[name], user) for name, mine in by_job.items()],
         "pending": [
             {"job": places[task["job"]], "task": task["task"], "from": task["applied"], "to": task["target"]}
@@ -68,7 +68,7 @@ def state(now: Now, user: Callable[[int], str]) -> dict[str, Any]:
 
 def _job(name: str, tasks: Sequence[Task], number: int, user: Callable[[int], str]) -> dict[str, Any]:
     first = tasks[0]
-    now, target, owned, lent = (_together(tasks, field) for field in ("applied", "target", "owned", "lent"))
+    now, target, owned, lent = (_union(tasks, field) for field in ("applied", "target", "owned", "lent"))
     detail = next((task["detail"] for task in tasks if task["detail"]), "")
     return {
         "name": name,
@@ -86,11 +86,11 @@ def _job(name: str, tasks: Sequence[Task], number: int, user: Callable[[int], st
     }
 
 
-def _together(tasks: Sequence[Task], field: str) -> int:
+def _union(tasks: Sequence[Task], field: str) -> int:
     return mask_of(cpu for task in tasks for cpu in node_map.cpus_of(task[field]))
 
 
-def _map(now: Now, cells: Sequence[node_map.Cell], places: Mapping[str, int]) -> list[dict[str, Any]]:
+def _map(now: DashboardState, cells: Sequence[node_map.Cell], places: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return packages with their NUMA nodes with their cells: sign, job or None, and CPUs."""
     units = node_map.units(now.machine, now.answer)
     drawn = [
@@ -104,7 +104,7 @@ def _map(now: Now, cells: Sequence[node_map.Cell], places: Mapping[str, int]) ->
     return found
 
 
-def hour(history: History, numbers: Mapping[str, int], cpus: int) -> dict[str, Any]:
+def hour(history: CpuHistory, numbers: Mapping[str, int], cpus: int) -> dict[str, Any]:
     """Return columns of [job, CPUs]; a job is an index in the list of jobs, None stands for those taken together.
 
     `cpus` is the number of CPUs managed now. The last column covers `last` seconds, the others `step`.

@@ -48,7 +48,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class HistoryError(Exception):
+class EventLogError(Exception):
     """Raised when a history cannot be written or read; the message says what to do."""
 
 
@@ -57,7 +57,7 @@ def rotated(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
-class History:
+class EventLog:
     """The writer. `size` is the maximum of both files together in bytes; `lost` counts events that were not written.
 
     `alone`: no other agent writes into its folder, so no lock is taken.
@@ -83,7 +83,7 @@ class History:
             if error.errno not in FULL:
                 self.close()
                 msg = f"cannot keep events in {self.path}: {_reason(error)}: choose another --events-file."
-                raise HistoryError(msg) from error
+                raise EventLogError(msg) from error
 
     def _cut(self) -> None:
         """Cut each file that an agent with a larger limit has left to its newest lines."""
@@ -202,7 +202,7 @@ def read(path: Path, wait: Callable[[], None] | None = None) -> Iterator[dict[st
                 before = opened.enter_context(open_plain(rotated(path)))
         except OSError as error:
             msg = f"no events can be read in {path} ({error.strerror}): name a file with --file."
-            raise HistoryError(msg) from error
+            raise EventLogError(msg) from error
         if before and not os.path.sameopenfile(before.fileno(), file.fileno()):
             yield from _records(before)
         yield from _records(file)

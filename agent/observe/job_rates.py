@@ -24,7 +24,7 @@ from dromlib import layout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drom.agent.ipc.mailboxes import Mail
+    from drom.agent.ipc.mailboxes import MailboxState
     from drom.agent.model.jobs import Job
     from drom.agent.node.node import Node
 
@@ -36,7 +36,7 @@ _REGIONS = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("libomp", "l
 _ELSEWHERE = sum(1 << layout.ENUMS["POINTS"].index(name) for name in ("mpi", "other_libomp", "other_tool"))
 
 
-class Sample(NamedTuple):
+class RateSample(NamedTuple):
     """The work of a job during `seconds` with `cores` cores."""
 
     job: str
@@ -52,7 +52,7 @@ class Count(NamedTuple):
     value: int
 
 
-def counted(mail: Mail | None) -> Count | None:
+def counted(mail: MailboxState | None) -> Count | None:
     """Return the progress of a program, or None if it has no measure."""
     if mail is None:
         return None
@@ -63,7 +63,7 @@ def counted(mail: Mail | None) -> Count | None:
 
 
 @dataclass(slots=True)
-class _Course:
+class _Progress:
     """A job's last step forward: `key` identifies the tasks and their CPUs, `at` is the time (None: no step yet)."""
 
     key: tuple[object, ...] = ()
@@ -86,19 +86,19 @@ class _Course:
         return None if since is None else (now - since, work)
 
 
-class Pacing:
+class RateMonitor:
     """Measures the jobs of a node; `read` returns the contents of the mailbox with a number."""
 
-    def __init__(self, node: Node, read: Callable[[int], Mail | None]) -> None:
+    def __init__(self, node: Node, read: Callable[[int], MailboxState | None]) -> None:
         self._node, self._read = node, read
-        self._courses: dict[str, _Course] = {}
+        self._courses: dict[str, _Progress] = {}
         self._due = 0.0
 
     def rates(self, job: str) -> dict[int, float]:
         """Return the measured work of a job per second, by cores."""
         return self._courses[job].rates.known() if job in self._courses else {}
 
-    def look(self, now: float) -> list[Sample]:
+    def look(self, now: float) -> list[RateSample]:
         """Measure the jobs if a measurement is due, and return the results."""
         if now < self._due:
             return []
@@ -108,18 +108,18 @@ class Pacing:
         found = [self._measure(job, now) for job in jobs.values() if job.started]
         return [sample for sample in found if sample]
 
-    def _measure(self, job: Job, now: float) -> Sample | None:
+    def _measure(self, job: Job, now: float) -> RateSample | None:
         tasks = job.present
         counts = [counted(self._read(task.mailbox)) for task in tasks if task.responder]
         told = [count for count in counts if count]
         if not told or len({count.what for count in told}) > 1 or any(len(task.grants) != 1 for task in tasks):
             return None
         key = tuple((task.slot, task.epoch, task.applied, task.responder) for task in tasks)
-        course = self._courses.setdefault(job.name, _Course())
+        course = self._courses.setdefault(job.name, _Progress())
         done = course.go_on(key, Count(told[0].what, sum(count.value for count in told)), now)
         if done is None:
             return None
         cores = self._node.cores.count(functools.reduce(operator.or_, (task.applied for task in tasks)))
-        sample = Sample(job.name, cores, *done)
+        sample = RateSample(job.name, cores, *done)
         course.rates.add(*sample[1:])
         return sample

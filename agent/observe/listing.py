@@ -116,7 +116,7 @@ def _wrapped(cell: str, width: int) -> list[str]:
     return [line[at : at + width].rstrip() for line in lines for at in range(0, max(len(line.rstrip()), 1), width)]
 
 
-def tasks(
+def task_table(
     rows: Sequence[dict[str, Any]], user: Callable[[int], str], width: int | None = None, *, wraps: bool = False
 ) -> list[str]:
     """Return the table of ``drom ps`` for the tasks of its answer; `user` names a uid.
@@ -211,7 +211,7 @@ def _held(task: dict[str, Any]) -> str:
     return str(task["hold"]) + ("" if task["left"] is None else f" for {clock(task['left'])}")
 
 
-def notes(answer: dict[str, Any]) -> Iterator[str]:
+def node_notes(answer: dict[str, Any]) -> Iterator[str]:
     """Yield further notes on a node from the answer to `ps`."""
     if answer["observe"]:
         yield "This agent only observes: no mask is changed."

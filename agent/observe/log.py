@@ -21,7 +21,7 @@ from drom.agent.text import escaped, iso
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from drom.agent.observe.event_log import History
+    from drom.agent.observe.event_log import EventLog
 
 Record = dict[str, object]
 """An event: "time" (ISO-8601, UTC), "level" and "event" first, then its fields."""
@@ -77,7 +77,7 @@ class Log:
     """Writes events in one of `FORMATS`, and to a history if there is one."""
 
     def __init__(self, stream: TextIO | None = None, *, form: str = "logfmt", quiet: bool = False) -> None:
-        self.history: History | None = None
+        self.history: EventLog | None = None
         self._stream = sys.stderr if stream is None else stream
         self._format = FORMATS[form]
         self._quiet = quiet
@@ -90,7 +90,7 @@ class Log:
         if self.history and (trouble := self.history.append(json.dumps(record))):
             self._write(_record("events_lost", {"reason": trouble}))
 
-    def keep(self, history: History | None) -> None:
+    def keep(self, history: EventLog | None) -> None:
         """Open a history, which gets all events from now on. Raises `HistoryError`."""
         if history:
             history.open()

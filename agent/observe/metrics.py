@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from drom.agent.observe.cpu_seconds import Job
-    from drom.agent.observe.view import AgentView, Overview
+    from drom.agent.observe.view import AgentView, NodeSummary
     from prometheus_client.core import Metric
 
 STATES = ("waiting", "running", "shrinking", "growing", "moving", "enforced")
@@ -54,7 +54,7 @@ class NodeCollector:
         yield from self._allocated(jobs, users)
         yield from self._process.collect()
 
-    def _seconds(self, snap: Overview) -> Metric:
+    def _seconds(self, snap: NodeSummary) -> Metric:
         from prometheus_client.core import CounterMetricFamily
 
         text = "Seconds that the managed CPUs of a socket were busy or idle, whoever used them."
@@ -90,7 +90,7 @@ def _build_info() -> Metric:
     return family
 
 
-def _cpus(snap: Overview) -> Iterator[Metric]:
+def _cpus(snap: NodeSummary) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily("drom_cpus", "Managed CPUs by socket and state.", labels=["socket", "state"])
@@ -112,7 +112,7 @@ def _cpus(snap: Overview) -> Iterator[Metric]:
     yield GaugeMetricFamily("drom_frozen", "1 while the kill switch keeps everything as it is.", value=int(snap.frozen))
 
 
-def _jobs(snap: Overview) -> Iterator[Series]:
+def _jobs(snap: NodeSummary) -> Iterator[Series]:
     from prometheus_client.core import GaugeMetricFamily
 
     rows = [((job.name, str(package)), count) for job in snap.jobs for package, count in sorted(job.cpus.items())]
@@ -133,7 +133,7 @@ def _rates(agent: AgentView) -> Metric:
     text = "Work that a job was measured to do in a second with so many cores, in a unit of its own."
     family = GaugeMetricFamily("drom_job_rate", text, labels=["job_name", "cores"])
     for name in agent.node.jobs:
-        for cores, rate in agent.pacing.rates(name).items():
+        for cores, rate in agent.rate_monitor.rates(name).items():
             family.add_metric([name, str(cores)], rate)
     return family
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drom.agent.observe.counters import Counters
-from drom.agent.observe.cpu_history import Hour
+from drom.agent.observe.cpu_history import HourRecorder
 from drom.agent.observe.cpu_seconds import Allocated
 
 from dromlib.cpulist import format_cpulist
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drom.agent.enforcement.affinity import Result
-    from drom.agent.model.jobs import Done, Publish, Task
+    from drom.agent.model.jobs import Publish, Settled, Task
     from drom.agent.observe.log import Log
 
 
@@ -28,7 +28,7 @@ REFUSALS_AT_ONCE, LINES_AT_ONCE = 10, 4096
 
 
 @dataclass(slots=True)
-class Share:
+class TokenBucket:
     """A rate limit (token bucket): at the time `at`, `left` tokens of at most `most` are left; a second adds `rate`.
 
     `unsaid` counts the requests refused since the last granted one.
@@ -55,17 +55,17 @@ class Share:
         return {"unsaid": unsaid} if unsaid else {}
 
 
-class Report:
+class EventReporter:
     """Reports events; `signal` publishes one about a slot."""
 
     def __init__(self, log: Log, signal: Callable[[int, dict[str, object]], None]) -> None:
         self.log = log
         self.counters = Counters()
-        self.hour = Hour(time.monotonic())
+        self.hour = HourRecorder(time.monotonic())
         self.allocated = Allocated()
         self._send = signal
-        self._refusals = Share(REFUSALS_AT_ONCE, time.monotonic())
-        self._shares: dict[int, Share] = {}
+        self._refusals = TokenBucket(REFUSALS_AT_ONCE, time.monotonic())
+        self._shares: dict[int, TokenBucket] = {}
 
     def granted(self, grant: Publish) -> None:
         """Report that a grant has been published."""
@@ -82,7 +82,7 @@ class Report:
         for task in tasks:
             self._changed("kept", task, task.applied, task.applied, reason=task.reason)
 
-    def done(self, done: Done) -> None:
+    def done(self, done: Settled) -> None:
         """Report that a grant has been applied."""
         took = done.at - done.asked
         self.counters.changes[done.action, done.outcome] += 1
@@ -117,7 +117,7 @@ class Report:
         self.counters.changes["keep", "failed"] += 1
         self._log("bind_failed", task, denied=result.denied, invalid=result.invalid, settled=result.settled)
 
-    def unfenced(self, task: Task, fault: str) -> None:
+    def cpuset_failed(self, task: Task, fault: str) -> None:
         """Report that the control group of a task could not be created or changed: only affinity binds it."""
         self.counters.changes["fence", "failed"] += 1
         self._log("cgroup_failed", task, reason=fault)
@@ -127,12 +127,12 @@ class Report:
         self.counters.refusals += 1
         self._say(self._refusals, "request_refused", reason=sentence)
 
-    def visited(self, user: int, event: str, **fields: object) -> None:
+    def user_event(self, user: int, event: str, **fields: object) -> None:
         """Log an event that a user has caused, such as an arrival, within the rate limit of that user."""
-        share = self._shares.setdefault(user, Share(LINES_AT_ONCE, time.monotonic()))
+        share = self._shares.setdefault(user, TokenBucket(LINES_AT_ONCE, time.monotonic()))
         self._say(share, event, **fields)
 
-    def _say(self, share: Share, event: str, **fields: object) -> None:
+    def _say(self, share: TokenBucket, event: str, **fields: object) -> None:
         if (unsaid := share.take(time.monotonic())) is not None:
             self.log(event, **fields, **unsaid)
 

@@ -21,8 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from drom.agent.errors import Refused
 from drom.agent.observe import dashboard, event_log, http_server, node_map
-from drom.agent.observe.cpu_history import COLUMNS, OTHERS, replayed
-from drom.agent.observe.event_log import HistoryError
+from drom.agent.observe.cpu_history import COLUMNS, OTHERS, history_from_events
+from drom.agent.observe.event_log import EventLogError
 from drom.agent.observe.exposition import Exposition
 from drom.agent.observe.http_server import Answer
 from drom.agent.observe.metrics import NodeCollector
@@ -32,7 +32,7 @@ from drom.agent.text import iso
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from drom.agent.observe.cpu_history import Column, History
+    from drom.agent.observe.cpu_history import Column, CpuHistory
     from drom.agent.observe.view import AgentView
 
 STATIC = Path(__file__).with_name("static")
@@ -52,7 +52,7 @@ def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
     return Answer(json.dumps(value, separators=(",", ":")).encode(), JSON, status)
 
 
-class Kept:
+class CachedAnswer:
     """An answer that is computed on request, and reused for `seconds`, or for as long as `SHARE` requires."""
 
     def __init__(self, make: Callable[[], Answer], seconds: float) -> None:
@@ -87,7 +87,10 @@ class Site:
         files = [file for file in STATIC.iterdir() if file.suffix in TYPES]
         self._files = {f"/{file.name}": Answer(file.read_bytes(), TYPES[file.suffix]) for file in files}
         self._files["/"] = self._files["/page.html"]
-        self._kept = {"/state.json": Kept(self._state, FRESH), "/hour.json": Kept(self._hour, FRESH_HOUR)}
+        self._kept = {
+            "/state.json": CachedAnswer(self._state, FRESH),
+            "/hour.json": CachedAnswer(self._hour, FRESH_HOUR),
+        }
 
     def answer(self, target: str, accept: str) -> Answer:
         """Return the answer for a request's target; `accept` is its header of that name."""
@@ -120,7 +123,7 @@ class Site:
     def _explain(self, job: str) -> Answer:
         try:
             with self._turn, self._agent.lock:
-                return _json(self._agent.obeying.explained(job))
+                return _json(self._agent.control_handler.explained(job))
         except Refused as refusal:
             return _json({"error": str(refusal)}, HTTPStatus.NOT_FOUND)
 
@@ -139,13 +142,13 @@ class Site:
         cpus = sum(mask.bit_count() for *_, mask in self._agent.rows)
         return _json({"time": iso(time.time())} | dashboard.hour(past, now.numbers, cpus))
 
-    def _look(self) -> tuple[dashboard.Now, History, int]:
+    def _look(self) -> tuple[dashboard.DashboardState, CpuHistory, int]:
         """Return the present state, the history, and the number of changes so far."""
         agent = self._agent
         with self._turn:
             with agent.lock:
                 snapshot = agent.snapshot()
-                machine = agent.rereading.machine
+                machine = agent.availability.machine
                 since = agent.report.hour.look(time.monotonic())
                 changes = agent.report.counters.changes.total()
             past = since.after(self._earlier(since))
@@ -153,16 +156,16 @@ class Site:
             jobs = dict.fromkeys(task["job"] for task in answer["tasks"])
             gone = dict.fromkeys(name for column in past.columns for name in column if name != OTHERS)
             self._numbers = node_map.number(jobs | gone, self._numbers)
-            return dashboard.Now(machine.to_json(), answer, self._numbers), past, changes
+            return dashboard.DashboardState(machine.to_json(), answer, self._numbers), past, changes
 
-    def _earlier(self, since: History) -> list[Column]:
+    def _earlier(self, since: CpuHistory) -> list[Column]:
         """Return the history before this agent, as far as events are stored; it is read once."""
         if self._before is None:
             kept = self._agent.log.history
             self._before = []
             if kept and len(since.columns) < COLUMNS:
-                with suppress(HistoryError, OSError):
-                    self._before = replayed(event_log.read(kept.path), time.time() - since.lasted)
+                with suppress(EventLogError, OSError):
+                    self._before = history_from_events(event_log.read(kept.path), time.time() - since.lasted)
         return self._before
 
 

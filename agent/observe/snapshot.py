@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from drom.agent.model.layouts import layout_name
-from drom.agent.observe.view import CoreView, JobView, Overview, Snapshot, TaskView
+from drom.agent.observe.view import CoreView, JobView, NodeSummary, Snapshot, TaskView
 
 from dromlib import layout
 from dromlib.cpulist import cpus as cpus_of
@@ -63,7 +63,7 @@ def snapshot(agent: AgentView) -> Snapshot:
             )
         )
     since = None if node.frozen_since is None else time.time() - (time.monotonic() - node.frozen_since)
-    unavailable = node.cores.all & ~agent.rereading.available.managed
+    unavailable = node.cores.all & ~agent.availability.available.managed
     avoided = node.plan.avoided & ~unavailable
     return Snapshot(tuple(views), agent.settings.observe, since, avoided, unavailable, _load(agent))
 
@@ -78,11 +78,11 @@ def _points(bits: int) -> str:
     return " and ".join(names)
 
 
-def overview(agent: AgentView) -> Overview:
+def overview(agent: AgentView) -> NodeSummary:
     """Return the present state of a daemon's node, all tasks together."""
     node = agent.node
     states = Counter(node.state(task) for task in node.tasks.values())
-    return Overview(_jobs(agent), _cores(agent), states, node.frozen, _load(agent))
+    return NodeSummary(_jobs(agent), _cores(agent), states, node.frozen, _load(agent))
 
 
 def _load(agent: AgentView) -> tuple[tuple[int, float], ...]:

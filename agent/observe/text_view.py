@@ -36,7 +36,7 @@ def is_wanted(record: dict[str, Any], job: str | None, since: str) -> bool:
     return record["time"] >= since and job in (None, record.get("job"))
 
 
-def line(record: dict[str, Any], zone: tzinfo | None = None) -> str:
+def event_line(record: dict[str, Any], zone: tzinfo | None = None) -> str:
     """Return an event as a line: time (local, or of `zone`), name, job, its CPUs, then the other fields."""
     parts = [_clock(record["time"], zone), f"{_printable(record['event']):<16}"]
     if "job" in record:

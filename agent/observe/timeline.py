@@ -41,7 +41,7 @@ class PictureError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TimelineChange:
     """A grant: from `time_s` on, `job` is to have `cpus` (a mask of OS CPUs; 0 when the job has ended)."""
 
     time_s: float
@@ -65,9 +65,9 @@ class Span:
     """False while the CPU is being passed on: granted or reclaimed, and not yet acknowledged."""
 
 
-def spans(changes: Iterable[Change], end_s: float) -> list[Span]:
+def spans(changes: Iterable[TimelineChange], end_s: float) -> list[Span]:
     """Return the spans in which jobs held each CPU from 0 to `end_s`, sorted by CPU and time."""
-    grants: dict[str, list[Change]] = defaultdict(list)
+    grants: dict[str, list[TimelineChange]] = defaultdict(list)
     for change in sorted(changes, key=lambda change: change.time_s):
         grants[change.job].append(change)
     found = [span for history in grants.values() for span in _spans_of_job(history, end_s)]
@@ -75,7 +75,7 @@ def spans(changes: Iterable[Change], end_s: float) -> list[Span]:
 
 
 def draw_text(
-    changes: Sequence[Change],
+    changes: Sequence[TimelineChange],
     cores: Sequence[tuple[int, int]],
     end_s: float,
     *,
@@ -112,12 +112,12 @@ def refuse_empty(cores: Sequence[tuple[int, int]], end_s: float) -> None:
         raise PictureError("There is nothing to draw: the picture must end after 0 seconds.")
 
 
-def jobs_of(changes: Iterable[Change]) -> list[str]:
+def jobs_of(changes: Iterable[TimelineChange]) -> list[str]:
     """Return the jobs in the order of their first change."""
     return list(dict.fromkeys(change.job for change in sorted(changes, key=lambda change: change.time_s)))
 
 
-def in_force_s(change: Change) -> float:
+def in_force_s(change: TimelineChange) -> float:
     """Return the time at which a change counts as applied: the end of a job needs no acknowledgement."""
     if change.applied_s is None:
         return math.inf if change.cpus else change.time_s
@@ -127,7 +127,7 @@ def in_force_s(change: Change) -> float:
 # --- spans ---
 
 
-def _spans_of_job(history: Sequence[Change], end_s: float) -> Iterator[Span]:
+def _spans_of_job(history: Sequence[TimelineChange], end_s: float) -> Iterator[Span]:
     times = {time for change in history for time in (change.time_s, in_force_s(change)) if time < end_s}
     open_spans: dict[int, tuple[float, bool]] = {}
     for now in sorted(times):
@@ -144,7 +144,7 @@ def _spans_of_job(history: Sequence[Change], end_s: float) -> Iterator[Span]:
         yield Span(cpu, history[0].job, start_s, end_s, state)
 
 
-def _holding(history: Sequence[Change], now: float) -> tuple[int, int]:
+def _holding(history: Sequence[TimelineChange], now: float) -> tuple[int, int]:
     """Return the CPUs held at `now`, and those of them on which the newest grant and the acknowledged one agree."""
     published = [change for change in history if change.time_s <= now]
     first, in_force = 0, 0
@@ -217,11 +217,11 @@ def _cells(
             shares[row_of[span.cpu], column][letter] += inside
     cells = [["."] * columns for _ in masks]
     for (row, column), share in shares.items():
-        cells[row][column] = _winner(share, masks[row].bit_count() * step)
+        cells[row][column] = _dominant_job(share, masks[row].bit_count() * step)
     return cells
 
 
-def _winner(share: dict[str, float], whole: float) -> str:
+def _dominant_job(share: dict[str, float], whole: float) -> str:
     totals: dict[str, float] = defaultdict(float)
     for letter, time in share.items():
         totals[letter.upper()] += time

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from drom.agent.model.cores import Core
     from drom.agent.node.node import Node
     from drom.agent.observe.guarded import Guard
-    from drom.agent.observe.job_rates import Pacing
+    from drom.agent.observe.job_rates import RateMonitor
     from drom.agent.observe.log import Log
-    from drom.agent.observe.reporter import Report
-    from drom.agent.system.unmanaged_load import Watch
-    from drom.agent.topology.availability import Rereading
+    from drom.agent.observe.reporter import EventReporter
+    from drom.agent.system.unmanaged_load import LoadMonitor
+    from drom.agent.topology.availability import AvailabilityMonitor
 
 
 class ViewSettings(Protocol):
@@ -45,12 +45,12 @@ class AgentView(Protocol):
     lock: threading.Lock
     node: Node
     mailboxes: Mailboxes
-    rereading: Rereading
-    report: Report
+    availability: AvailabilityMonitor
+    report: EventReporter
     guard: Guard
     log: Log
-    pacing: Pacing
-    watch_load: Watch
+    rate_monitor: RateMonitor
+    watch_load: LoadMonitor
     rows: list[Core]
 
     @property
@@ -58,7 +58,7 @@ class AgentView(Protocol):
         """The settings that the agent was started with."""
 
     @property
-    def obeying(self) -> Explainer:
+    def control_handler(self) -> Explainer:
         """The handler of orders."""
 
     def snapshot(self) -> Snapshot:
@@ -141,7 +141,7 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class NodeSummary:
     """Jobs, cores, the number of tasks in each state, and the use of each CPU by unmanaged programs, at one moment."""
 
     jobs: tuple[JobView, ...]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drom.agent.model import layouts
-from drom.agent.placement.ranks import NoRoom
+from drom.agent.placement.ranks import NoPlacement
 from drom.agent.text import counted
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from drom.agent.model.cores import Cores
     from drom.agent.model.layouts import Layout
-    from drom.agent.placement.ranks import Key, Seat
+    from drom.agent.placement.ranks import Key, RankRequest
 
 BUDGET = 2000
 """Number of ways tried for strict groups before the search fails."""
@@ -40,7 +40,7 @@ class Group:
     """Seats under one layout. `now`: their cores today; `there`: the cores of the job's seats that may not move."""
 
     layout: Layout
-    seats: list[Seat]
+    seats: list[RankRequest]
     now: Amounts
     there: Amounts
     way: Amounts = field(default_factory=list)
@@ -62,10 +62,12 @@ class Group:
 
     def must(self, sizes: Sequence[int]) -> bool:
         """Return whether the group must lie as asked: its layout is strict and satisfied, and `there` has no cores."""
-        return self.layout.strict and not any(self.there) and layouts.is_as_asked(self.layout, self.now, sizes)
+        return self.layout.strict and not any(self.there) and layouts.is_satisfied(self.layout, self.now, sizes)
 
 
-def arrange(seats: Sequence[Seat], cores: Cores, *, best_effort: bool = True) -> dict[Key, int] | NoRoom:
+def place_layouts(
+    seats: Sequence[RankRequest], cores: Cores, *, best_effort: bool = True
+) -> dict[Key, int] | NoPlacement:
     """Return a mask for every seat that has a layout and no exact mask, or why the strict layouts cannot be met.
 
     Without `best_effort` only strict groups are placed.
@@ -79,20 +81,20 @@ def arrange(seats: Sequence[Seat], cores: Cores, *, best_effort: bool = True) ->
         held |= seat.now
     free = [size - taken for size, taken in zip(cores.sizes, _amounts(held | _fixed(seats), cores), strict=True)]
     strict = sorted((g for g in groups if g.must(cores.sizes)), key=lambda g: (g.is_new, -g.count))
-    board = _Board(cores, room, free)
+    board = _SocketRoom(cores, room, free)
     if failed := board.settle(strict):
         return failed
     made = list(strict)
     for group in groups if best_effort else ():
         if group.must(cores.sizes):
             continue
-        if failed := board.make_do(group):
+        if failed := board.place_best_effort(group):
             return failed
         made.append(group)
     return _choose(made, seats, cores)
 
 
-def _groups(seats: Sequence[Seat], cores: Cores) -> list[Group]:
+def _groups(seats: Sequence[RankRequest], cores: Cores) -> list[Group]:
     """Return the groups of the seats that have a layout and may move, in the order of the seats."""
     groups: dict[object, Group] = {}
     there: dict[str, int] = {}
@@ -113,7 +115,7 @@ def _groups(seats: Sequence[Seat], cores: Cores) -> list[Group]:
     return list(groups.values())
 
 
-def _fixed(seats: Sequence[Seat]) -> int:
+def _fixed(seats: Sequence[RankRequest]) -> int:
     mask = 0
     for seat in seats:
         mask |= seat.fixed
@@ -127,7 +129,7 @@ def _amounts(mask: int, cores: Cores) -> Amounts:
     return amounts
 
 
-class _Board:
+class _SocketRoom:
     """The cores left in each socket while groups get their amounts: `room` are available, `free` are held by no job."""
 
     def __init__(self, cores: Cores, room: Amounts, free: Amounts) -> None:
@@ -136,7 +138,7 @@ class _Board:
         self.free = free
         self.mates: dict[str, Amounts] = {}
 
-    def settle(self, groups: Sequence[Group]) -> NoRoom | None:
+    def settle(self, groups: Sequence[Group]) -> NoPlacement | None:
         """Give every group a way that satisfies its layout; return why if there is none, None otherwise."""
         deepest, reason, budget = -1, None, BUDGET
         tries: list[Iterator[Amounts]] = []
@@ -154,12 +156,12 @@ class _Board:
             self._take(groups[len(tries) - 1], 1)
         return None
 
-    def make_do(self, group: Group) -> NoRoom | None:
+    def place_best_effort(self, group: Group) -> NoPlacement | None:
         """Give a group the best way that is left: its present one if none is better. Return why if there is none."""
         layout, there = group.layout, group.there
         if sum(self.room) < group.count:
             return self._reason(group)
-        group.way = layouts.make_do(layout, group.count, self.room, there, self._order(group))
+        group.way = layouts.nearest_amounts(layout, group.count, self.room, there, self._order(group))
         if self._fits(group) and layouts.distance(layout, group.now, there) <= layouts.distance(
             layout, group.way, there
         ):
@@ -168,9 +170,9 @@ class _Board:
         return None
 
     def _ways(self, group: Group) -> Iterator[Amounts]:
-        if self._fits(group) and layouts.is_as_asked(group.layout, group.now, self.cores.sizes):
+        if self._fits(group) and layouts.is_satisfied(group.layout, group.now, self.cores.sizes):
             yield group.now
-        yield from layouts.ways(group.layout, group.count, self.room, self.cores.sizes, self._order(group))
+        yield from layouts.exact_amounts(group.layout, group.count, self.room, self.cores.sizes, self._order(group))
 
     def _fits(self, group: Group) -> bool:
         """Return whether the group can stay where it is: it keeps its number of cores, and they are available."""
@@ -201,9 +203,9 @@ class _Board:
             self.free[s] -= sign * max(0, amount - group.now[s])
             mates[s] += sign * amount
 
-    def _reason(self, group: Group) -> NoRoom:
+    def _reason(self, group: Group) -> NoPlacement:
         limits = [min(group.layout.limit, size) for size in self.cores.sizes]
-        sockets = layouts.span(group.count, limits)
+        sockets = layouts.sockets_needed(group.count, limits)
         where = "in one socket" if sockets == 1 else f"in {sockets} sockets"
         if group.layout.kind == "spread":
             where = f"divided equally over {len(limits)} sockets"
@@ -214,12 +216,12 @@ class _Board:
         rooms = ", ".join(f"{cpus(max(0, room))} in socket {name}" for name, room in zip(names, self.room, strict=True))
         needs = counted(cpus(group.count), "CPU")
         text = f"{group.layout} of job {group.job} needs {needs} {where}: it can have {rooms}."
-        return NoRoom(text, group.job)
+        return NoPlacement(text, group.job)
 
 
-def _choose(groups: Sequence[Group], seats: Sequence[Seat], cores: Cores) -> dict[Key, int]:
+def _choose(groups: Sequence[Group], seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int]:
     """Return the masks of the groups' seats: own cores first, then free ones, then those of others."""
-    chooser = _Chooser(groups, seats, cores)
+    chooser = _CorePicker(groups, seats, cores)
     plans = [(group, seat, quota) for group in groups for seat, quota in _shares(group, cores)]
     for group, seat, quota in plans:
         chooser.keep(group, seat, quota)
@@ -229,7 +231,7 @@ def _choose(groups: Sequence[Group], seats: Sequence[Seat], cores: Cores) -> dic
     return {seat.key: sum(cores.masks[n] for n in chooser.got[seat.key]) for _, seat, _ in plans}
 
 
-def _shares(group: Group, cores: Cores) -> list[tuple[Seat, Amounts]]:
+def _shares(group: Group, cores: Cores) -> list[tuple[RankRequest, Amounts]]:
     """Divide a group's amounts among its seats.
 
     As many seats as possible get all their cores in one socket, the one where they have most today.
@@ -257,10 +259,10 @@ def _shares(group: Group, cores: Cores) -> list[tuple[Seat, Amounts]]:
     return [(seat, shares[seat.key]) for seat in group.seats]
 
 
-class _Chooser:
+class _CorePicker:
     """The choice of core numbers for seats. The pools of a memory domain are its free cores and those of others."""
 
-    def __init__(self, groups: Sequence[Group], seats: Sequence[Seat], cores: Cores) -> None:
+    def __init__(self, groups: Sequence[Group], seats: Sequence[RankRequest], cores: Cores) -> None:
         self.cores = cores
         self.got: dict[Key, list[int]] = {seat.key: [] for group in groups for seat in group.seats}
         self._taken = set(cores.numbers(_fixed(seats)))
@@ -273,7 +275,7 @@ class _Chooser:
         self._lent: dict[int, list[int]] = {}
         self._in_domain: dict[tuple[object, int], int] = {}
 
-    def keep(self, group: Group, seat: Seat, quota: Amounts) -> None:
+    def keep(self, group: Group, seat: RankRequest, quota: Amounts) -> None:
         """Keep the seat's present cores up to its quota in each socket."""
         mine: dict[int, dict[int, list[int]]] = {}
         for number in sorted(self.cores.numbers(seat.now)):
@@ -281,7 +283,7 @@ class _Chooser:
                 socket, domain = self.cores.socket_of[number], self.cores.domain_of[number]
                 mine.setdefault(socket, {}).setdefault(domain, []).append(number)
         for socket, domains in mine.items():
-            for number in _in_turn(domains, even=group.layout.kind == "spread")[: quota[socket]]:
+            for number in _core_order(domains, even=group.layout.kind == "spread")[: quota[socket]]:
                 self._give(group, seat, number)
 
     def fill_pools(self) -> None:
@@ -293,7 +295,7 @@ class _Chooser:
         for lent in self._lent.values():
             lent.sort(key=lambda number: (self._surplus[number], number))
 
-    def add(self, group: Group, seat: Seat, quota: Amounts) -> None:
+    def add(self, group: Group, seat: RankRequest, quota: Amounts) -> None:
         """Fill the seat's quota of each socket from the pools."""
         had = [0] * len(quota)
         for number in self.got[seat.key]:
@@ -305,14 +307,14 @@ class _Chooser:
                 pool = free or self._lent[domain]
                 self._give(group, seat, pool.pop(-1 if group.is_new or not free else 0))
 
-    def _rank(self, group: Group, seat: Seat, domain: int, need: int) -> tuple[bool, int, int, int]:
+    def _rank(self, group: Group, seat: RankRequest, domain: int, need: int) -> tuple[bool, int, int, int]:
         free, lent = len(self._free.get(domain, ())), len(self._lent.get(domain, ()))
         empty = not free and not lent
         if group.layout.kind == "spread":
             return empty, self._in_domain.get((id(group), domain), 0), -free, -lent
         return empty, -self._in_domain.get((seat.key, domain), 0), max(0, need - free), max(0, need - free - lent)
 
-    def _give(self, group: Group, seat: Seat, number: int) -> None:
+    def _give(self, group: Group, seat: RankRequest, number: int) -> None:
         self.got[seat.key].append(number)
         self._taken.add(number)
         for who in (id(group), seat.key):
@@ -320,7 +322,7 @@ class _Chooser:
             self._in_domain[at] = self._in_domain.get(at, 0) + 1
 
 
-def _in_turn(domains: dict[int, list[int]], *, even: bool) -> list[int]:
+def _core_order(domains: dict[int, list[int]], *, even: bool) -> list[int]:
     """Return core numbers by domain, the fullest domain first; if `even`, one from each domain in turn."""
     if not even:
         return [number for _, numbers in sorted(domains.items(), key=lambda d: -len(d[1])) for number in numbers]

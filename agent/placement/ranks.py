@@ -13,7 +13,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankRequest:
     """One rank to be placed: `cores` of the node; `fixed` is the exact mask it must have (0: free to move).
 
     `held`, `granted` and `target` are its CPUs today, `target` those of the plan; `layout` is that of its job.
@@ -34,12 +34,12 @@ class Seat:
         return self.target or self.held
 
 
-Place = Callable[[Sequence[Seat]], "dict[Key, int] | None"]
+Place = Callable[[Sequence[RankRequest]], "dict[Key, int] | None"]
 """The distribution kernel: seats to masks, or None when the counts do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoPlacement:
     """Returned when jobs cannot be placed; `reason` is a sentence for users, `job` the job with that layout, if any."""
 
     reason: str

@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from drom.agent.placement.layout_search import arrange
-from drom.agent.placement.ranks import Key, NoRoom, Place, Seat
-from drom.agent.placement.siblings import keep_together
-from drom.agent.placement.transitions import Standing, reachable
+from drom.agent.placement.layout_search import place_layouts
+from drom.agent.placement.ranks import Key, NoPlacement, Place, RankRequest
+from drom.agent.placement.siblings import pack_threads
+from drom.agent.placement.transitions import TaskState, is_reachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,39 +25,41 @@ if TYPE_CHECKING:
     from drom.agent.model.cores import Cores
 
 
-SWAP = NoRoom("these cores cannot change hands without two programs meeting on one: free a core first.")
+SWAP = NoPlacement("these cores cannot change hands without two programs meeting on one: free a core first.")
 
 
-def place_reachably(seats: Sequence[Seat], cores: Cores, place: Place) -> dict[Key, int] | NoRoom:
+def place(seats: Sequence[RankRequest], cores: Cores, place: Place) -> dict[Key, int] | NoPlacement:
     """Return disjoint masks for the seats, reachable through acknowledgements alone, or why there are none."""
-    laid_out = arrange(seats, cores)
-    if isinstance(laid_out, NoRoom):
+    laid_out = place_layouts(seats, cores)
+    if isinstance(laid_out, NoPlacement):
         return laid_out
     for attempt in _attempts(seats, laid_out, cores, place):
-        if reachable({s.key: Standing(s.held, s.granted, attempt[s.key], s.floor) for s in seats}):
+        if is_reachable({s.key: TaskState(s.held, s.granted, attempt[s.key], s.floor) for s in seats}):
             return attempt
     return SWAP
 
 
-def _attempts(seats: Sequence[Seat], laid_out: dict[Key, int], cores: Cores, place: Place) -> Iterator[dict[Key, int]]:
+def _attempts(
+    seats: Sequence[RankRequest], laid_out: dict[Key, int], cores: Cores, place: Place
+) -> Iterator[dict[Key, int]]:
     """Yield masks for all seats, the best first."""
     around = _fix(seats, laid_out)
     if placed := place(around):
         if cores.siblings:
-            yield keep_together(seats, placed, cores)
+            yield pack_threads(seats, placed, cores)
         yield placed
-    if stayed := stay(around, cores):
+    if stayed := place_in_place(around, cores):
         yield stayed
-    strict = arrange(seats, cores, best_effort=False)
-    if not isinstance(strict, NoRoom) and strict.keys() != laid_out.keys():
-        yield from filter(None, [stay(_fix(seats, strict), cores)])
+    strict = place_layouts(seats, cores, best_effort=False)
+    if not isinstance(strict, NoPlacement) and strict.keys() != laid_out.keys():
+        yield from filter(None, [place_in_place(_fix(seats, strict), cores)])
 
 
-def _fix(seats: Sequence[Seat], masks: dict[Key, int]) -> list[Seat]:
+def _fix(seats: Sequence[RankRequest], masks: dict[Key, int]) -> list[RankRequest]:
     return [replace(seat, fixed=masks[seat.key]) if seat.key in masks else seat for seat in seats]
 
 
-def stay(seats: Sequence[Seat], cores: Cores) -> dict[Key, int] | None:
+def place_in_place(seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int] | None:
     """Return masks in which no task leaves a core unless it must, or None if they do not fit."""
     taken = 0
     for seat in seats:

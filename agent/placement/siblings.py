@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from drom.agent.model.cores import Cores
-    from drom.agent.placement.ranks import Key, Seat
+    from drom.agent.placement.ranks import Key, RankRequest
 
 
-def keep_together(seats: Sequence[Seat], masks: Mapping[Key, int], cores: Cores) -> dict[Key, int]:
+def pack_threads(seats: Sequence[RankRequest], masks: Mapping[Key, int], cores: Cores) -> dict[Key, int]:
     """Return `masks` with threads exchanged within memory domains so that each task has whole cores where possible.
 
     Seats with an exact mask keep it; every task keeps its number of threads in each domain.
@@ -36,7 +36,7 @@ def keep_together(seats: Sequence[Seat], masks: Mapping[Key, int], cores: Cores)
     for wholes in cores.siblings:
         if not mobile & sum(wholes):
             continue
-        for key, mask in _Domain(wholes, whose, fixed).share_out().items():
+        for key, mask in _Domain(wholes, whose, fixed).distribute().items():
             together[key] |= mask
     return together
 
@@ -61,7 +61,7 @@ class _Domain:
         self.got = dict.fromkeys(self.had, 0)
         self.mates: dict[str, int] = {}
 
-    def share_out(self) -> dict[Key, int]:
+    def distribute(self) -> dict[Key, int]:
         """Return the mask of each task in this domain."""
         for (core, key), _ in self.parts:
             if core in self.open and core.bit_count() <= self.lack[key]:

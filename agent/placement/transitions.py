@@ -28,7 +28,7 @@ K = TypeVar("K", bound="Hashable")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskState:
     """The state of one task: masks over OS CPU numbers, and the least number of CPUs in any grant of it."""
 
     held: int
@@ -37,7 +37,7 @@ class Standing:
     floor: int = 1
 
 
-def next_step(tasks: Mapping[K, Standing], outside: int = 0) -> dict[K, int]:
+def next_grants(tasks: Mapping[K, TaskState], outside: int = 0) -> dict[K, int]:
     """Return the grants to publish now, by task: only masks that differ from the newest grant.
 
     `outside` are the CPUs held by tasks not in `tasks`: a task whose newest grant is its target may be left out.
@@ -49,7 +49,7 @@ def next_step(tasks: Mapping[K, Standing], outside: int = 0) -> dict[K, int]:
     return {task: mask for task, mask in grants.items() if mask != tasks[task].granted}
 
 
-def _grant(task: Standing, others: int) -> int:
+def _grant(task: TaskState, others: int) -> int:
     available = task.target & ~others
     if not task.held:
         return task.target if available == task.target else 0
@@ -58,19 +58,19 @@ def _grant(task: Standing, others: int) -> int:
     return task.granted | available
 
 
-def reachable(tasks: Mapping[K, Standing]) -> bool:
+def is_reachable(tasks: Mapping[K, TaskState]) -> bool:
     """Return whether acknowledgements alone lead every task to its target.
 
     Each task changes at most three times (grow, leave, fill up), so the loop ends. A task at its target stays there.
     """
     there = 0
-    waiting: dict[K, Standing] = {}
+    waiting: dict[K, TaskState] = {}
     for task, standing in tasks.items():
         if standing.granted == standing.target:
             there |= standing.granted
         else:
             waiting[task] = replace(standing, held=standing.granted)
-    while grants := next_step(waiting, there):
+    while grants := next_grants(waiting, there):
         for task, mask in grants.items():
             waiting[task] = replace(waiting[task], held=mask, granted=mask)
             if mask == waiting[task].target:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.agent.model.jobs import UNSAID, Wish
+from drom.agent.model.jobs import NO_DEMAND, Demand
 
 if TYPE_CHECKING:
     from drom.agent.model.cores import Cores
@@ -24,14 +24,14 @@ PATIENCE = 1.0
 """Least seconds from one applied wish of a task to the next; of the wishes in between only the last one counts."""
 
 
-def accepts(job: Job, cores: Cores) -> int:
+def max_useful_cores(job: Job, cores: Cores) -> int:
     """Return the most cores that the programs of a job report they can use, within the job's own bounds."""
     most = [wish.most for wish in _of(job)]
     wanted = cores.sure_of(max(most)) if all(most) else job.task_max
     return max(job.task_min, min(wanted, job.task_max)) * len(job.ranks)
 
 
-def keeps(job: Job, cores: Cores, max_min: int) -> int:
+def protected_cores(job: Job, cores: Cores, max_min: int) -> int:
     """Return the cores that arrivals leave to a job if they can start without them, by the wishes of its programs.
 
     `max_min`: the most CPUs that a job may insist on, 0 for any number.
@@ -41,13 +41,13 @@ def keeps(job: Job, cores: Cores, max_min: int) -> int:
     return max(job.task_min * len(job.ranks), min(least, cores.within(max_min))) if max_min else least
 
 
-def due(task: Task, job: Job) -> float:
+def applies_at(task: Task, job: Job) -> float:
     """Return when the newest wish of a task takes effect: at its turn, a larger one only after its job has rested."""
     if job.rest_until is not None and task.said.is_met_by_more_than(task.wish):
         return max(task.heeds_from, job.rest_until)
     return task.heeds_from
 
 
-def _of(job: Job) -> list[Wish]:
-    said = [task.wish if task else UNSAID for task in job.ranks.values()]
-    return [UNSAID if wish.contradicts_itself else wish for wish in said]
+def _of(job: Job) -> list[Demand]:
+    said = [task.wish if task else NO_DEMAND for task in job.ranks.values()]
+    return [NO_DEMAND if wish.is_contradictory else wish for wish in said]

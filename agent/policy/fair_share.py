@@ -64,7 +64,7 @@ class Counting(Protocol):
         """Return the number of cores in units of `noun`."""
 
 
-class OneEach:
+class CpusAsCores:
     """A `Counting` for cores of one CPU each."""
 
     noun = "CPU"
@@ -74,7 +74,7 @@ class OneEach:
         return cores
 
 
-ONE_EACH = OneEach()
+ONE_EACH = CpusAsCores()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Wait:
     resource: str = "cores"
 
 
-def fill(amount: int, limits: Sequence[int]) -> list[int]:
+def max_min_fair(amount: int, limits: Sequence[int]) -> list[int]:
     """Divide `amount` as equally as `limits` allow (max-min fairness); earlier places get the remainder."""
     level, left = 0, amount
     for rank, limit in enumerate(sorted(limits)):
@@ -105,18 +105,18 @@ def fill(amount: int, limits: Sequence[int]) -> list[int]:
     return given
 
 
-def fill_above(amount: int, limits: Sequence[int], floors: Sequence[int]) -> list[int]:
+def max_min_fair_above(amount: int, limits: Sequence[int], floors: Sequence[int]) -> list[int]:
     """Divide `amount` as equally as `limits` allow among places that never get less than their floors.
 
     Places whose equal part would be below their floor get the floor; the rest is divided among the other places.
     """
-    given, rest, kept = fill(amount, limits), amount, set[int]()
+    given, rest, kept = max_min_fair(amount, limits), amount, set[int]()
     while below := [i for i, got in enumerate(given) if got < floors[i]]:
         kept.update(below)
         rest -= sum([floors[i] for i in below])
         others = [i for i in range(len(limits)) if i not in kept]
         given = list(floors)
-        for i, got in zip(others, fill(max(0, rest), [limits[i] for i in others]), strict=True):
+        for i, got in zip(others, max_min_fair(max(0, rest), [limits[i] for i in others]), strict=True):
             given[i] = got
     return given
 
@@ -134,13 +134,13 @@ def equal_shares(jobs: Sequence[JobCores], total: int, cap: int = 0) -> dict[str
     least = [sum(kept) for kept in floors]
     most = [max(least[i], min(cap or total, sum(wanted))) for i, wanted in enumerate(wishes)]
     shares: dict[str, int] = {}
-    per_user = fill_above(total, most, least)
+    per_user = max_min_fair_above(total, most, least)
     for theirs, wanted, kept, cores in zip(by_user.values(), wishes, floors, per_user, strict=True):
-        shares.update(zip([job.name for job in theirs], fill_above(cores, wanted, kept), strict=True))
+        shares.update(zip([job.name for job in theirs], max_min_fair_above(cores, wanted, kept), strict=True))
     return shares
 
 
-def never(new: JobCores, could: int, cap: int, *, told: Counting = ONE_EACH) -> Wait | None:
+def why_never(new: JobCores, could: int, cap: int, *, told: Counting = ONE_EACH) -> Wait | None:
     """Return why a job cannot run on a node that hands out at most `could` cores; None if it can.
 
     The machine or the rules may have changed since the job was accepted, and may change again.
@@ -167,7 +167,7 @@ def admit(
     `total` is the number of the node's cores; the sum of the result never exceeds it.
     """
     left = total - sum([job.cores for job in running])
-    room = room_of(new.user, running, total, cap)
+    room = user_headroom(new.user, running, total, cap)
     free = min(left, room)
     lenders = [job for job in running if not job.fixed and job.cores > job.minimum]
     shares = equal_shares([*running, new], total, cap) if lenders else {}  # without lenders it gets the free cores
@@ -175,12 +175,12 @@ def admit(
     limits = {job.name: _may_lend(job.cores, job.minimum, sharing_factor) for job in lenders}
     gentle = {j.name: max(0, min(limits[j.name], j.cores - max(shares[j.name], j.keeps))) for j in lenders}
     others = {j.name for j in lenders if j.user != new.user}
-    loans = _take(wanted - free, lenders, gentle, others, room - free)
+    loans = _take_from_lenders(wanted - free, lenders, gentle, others, room - free)
     if free + sum(loans.values()) < new.minimum:
-        loans = _take(new.minimum - free, lenders, limits, others, room - free)
+        loans = _take_from_lenders(new.minimum - free, lenders, limits, others, room - free)
     got = free + sum(loans.values())
     if got < new.minimum:
-        lent = sum(_take(new.minimum - left, lenders, limits).values())
+        lent = sum(_take_from_lenders(new.minimum - left, lenders, limits).values())
         needs = f"needs at least {counted(told.shown(new.minimum), told.noun)}"
         if left + lent < new.minimum:
             return Wait(f"{needs}: {told.shown(max(0, left))} free, running jobs may lend {told.shown(lent)}.")
@@ -190,7 +190,7 @@ def admit(
         # Tasks get equal counts (D26), but free cores beyond that are taken too: no job loses them.
         got = max(new.minimum, free, got - got % new.tasks)
         limits = {j.name: loans.get(j.name, 0) for j in lenders}
-        loans = _take(got - free, lenders, limits, others, room - free)
+        loans = _take_from_lenders(got - free, lenders, limits, others, room - free)
     return _without(loans, running) | {new.name: got}
 
 
@@ -220,7 +220,7 @@ def _without(loans: Mapping[str, int], jobs: Sequence[JobCores]) -> dict[str, in
     return cores
 
 
-def room_of(user: int, running: Sequence[JobCores], total: int, cap: int) -> int:
+def user_headroom(user: int, running: Sequence[JobCores], total: int, cap: int) -> int:
     """Return how many more cores the user's jobs may have."""
     return max(0, cap - sum(job.cores for job in running if job.user == user)) if cap else total
 
@@ -235,21 +235,21 @@ def hold(
     others = [job for job in running if job.name != name]
     free = total - sum(job.cores for job in others)
     lenders = [job for job in others if not job.fixed]
-    loans = _take(cores - free, lenders, {j.name: j.cores - j.minimum for j in lenders})
+    loans = _take_from_lenders(cores - free, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if free + sum(loans.values()) < cores:
         most = counted(told.shown(max(0, free + sum(loans.values()))), told.noun)
         return Wait(f"at most {most} can be had: the other jobs are at their minimum.")
     return _without(loans, others) | {name: cores}
 
 
-def fit(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
+def shrink_to(running: Sequence[JobCores], total: int) -> dict[str, int] | Wait:
     """Return the cores of every job once all fit into `total`, or why they cannot.
 
     The largest jobs give up cores first; no job falls below its minimum.
     """
     lenders = [job for job in running if not job.fixed]
     excess = sum(job.cores for job in running) - total
-    loans = _take(excess, lenders, {j.name: j.cores - j.minimum for j in lenders})
+    loans = _take_from_lenders(excess, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if sum(loans.values()) < excess:
         return Wait("the running jobs would be below their minima.")
     return _without(loans, running)
@@ -264,19 +264,21 @@ def within_cap(running: Sequence[JobCores], cap: int, but: AbstractSet[int] = fr
     for user in {job.user for job in running} - but if cap else ():
         theirs = [job for job in running if job.user == user]
         lenders = [job for job in theirs if not job.fixed]
-        loans |= _take(sum(job.cores for job in theirs) - cap, lenders, {j.name: j.cores - j.minimum for j in lenders})
+        loans |= _take_from_lenders(
+            sum(job.cores for job in theirs) - cap, lenders, {j.name: j.cores - j.minimum for j in lenders}
+        )
     return _without(loans, running)
 
 
-def trim(running: Sequence[JobCores], name: str) -> dict[str, int]:
+def drop_surplus(running: Sequence[JobCores], name: str) -> dict[str, int]:
     """Return the cores of every job after job `name` has given up the cores beyond its maximum."""
     return {job.name: min(job.cores, job.maximum) if job.name == name else job.cores for job in running}
 
 
-def give_back(running: Sequence[JobCores], owed: Mapping[str, int], total: int, cap: int = 0) -> dict[str, int]:
+def return_to_owners(running: Sequence[JobCores], owed: Mapping[str, int], total: int, cap: int = 0) -> dict[str, int]:
     """Return the cores of every job after each owner that is not resting has taken back the free cores owed to it."""
     free = total - sum(job.cores for job in running)
-    rooms = {user: room_of(user, running, total, cap) for user in {job.user for job in running}}
+    rooms = {user: user_headroom(user, running, total, cap) for user in {job.user for job in running}}
     cores = {job.name: job.cores for job in running}
     for job in [job for job in running if job.name in owed and not job.fixed and not job.rests]:
         back = min(owed[job.name], max(0, job.maximum - job.cores), free, rooms[job.user])
@@ -296,24 +298,24 @@ def grow(running: Sequence[JobCores], total: int, cap: int = 0, margin: float = 
         return {job.name: job.cores for job in running}
     able = {job.name for job in running if not job.fixed and not job.rests}
     while True:
-        cores = _level(running, able, total, cap)
+        cores = _raise_smallest(running, able, total, cap)
         gains = {job.name: cores[job.name] - job.cores for job in running if cores[job.name] > job.cores}
-        small = [j.name for j in running if not j.due and 0 < gains.get(j.name, 0) < least_gain(j.cores, margin)]
+        small = [j.name for j in running if not j.due and 0 < gains.get(j.name, 0) < minimum_gain(j.cores, margin)]
         if not small:
             return cores
         able.remove(min(reversed(small), key=lambda name: gains[name]))
 
 
-def least_gain(cores: int, margin: float) -> int:
+def minimum_gain(cores: int, margin: float) -> int:
     """Return the least gain in cores for which a job of `cores` is resized: margin * cores, rounded up, at least 1."""
     return max(1, math.ceil(margin * cores - 1e-9))
 
 
-def _level(running: Sequence[JobCores], able: set[str], total: int, cap: int) -> dict[str, int]:
+def _raise_smallest(running: Sequence[JobCores], able: set[str], total: int, cap: int) -> dict[str, int]:
     """Return the cores of every job after the smallest jobs in `able` have been raised, core by core."""
     cores = {job.name: job.cores for job in running}
     free = total - sum(cores.values())
-    rooms = {user: room_of(user, running, total, cap) for user in {job.user for job in running}}
+    rooms = {user: user_headroom(user, running, total, cap) for user in {job.user for job in running}}
     heap = [(job.cores, i) for i, job in enumerate(running) if job.name in able and job.cores < job.maximum]
     heapq.heapify(heap)
     while free > 0 and heap:
@@ -334,7 +336,7 @@ def split(cores: int, tasks: int) -> list[int]:
     return [cores // tasks + (i < cores % tasks) for i in range(tasks)]
 
 
-def _take(
+def _take_from_lenders(
     amount: int,
     lenders: Sequence[JobCores],
     limits: Mapping[str, int],

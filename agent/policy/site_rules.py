@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules(Value):
+class SiteRules(Value):
     """The rules an admin may set. Caps count CPUs (hardware threads), 0: no cap; a part of a core does not count.
 
     `sharing_factor`: the largest fraction of its cores that a running job lends to one arrival (0 to 1).
@@ -42,7 +42,7 @@ class Rules(Value):
         caps = () if job_class == "malleable" else (self.max_cpus_per_user, self.max_rigid)
         return min([total, *(cores.within(cap) for cap in caps if cap)])
 
-    def refuse(self, arrival: Arrival, least: int, cores: Cores) -> None:
+    def check(self, arrival: Arrival, least: int, cores: Cores) -> None:
         """Raise `Refused` if a job that needs `least` cores may never run here."""
         limits = [(self.max_cpus_per_user, "the jobs of one user get", "ask for fewer")]
         if arrival.job_class == "rigid":
@@ -59,7 +59,7 @@ class Rules(Value):
                 raise Refused(msg)
 
 
-def refuse_memory(needed: int, there: int) -> None:
+def check_memory(needed: int, there: int) -> None:
     """Raise `Refused` if a job declares more memory than the node has (bytes; `there` 0: unknown)."""
     if there and needed > there:
         msg = f"this needs {in_words(needed)} of memory, this node has {in_words(there)}: declare less with --mem."

@@ -16,7 +16,7 @@ from dromlib.cpulist import format_cpulist
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from drom.agent.system.files import Root
+    from drom.agent.system.files import FileTree
 
 V2 = "cgroup2"
 _CPUS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
@@ -48,7 +48,7 @@ class Limits:
     memory: int | None
 
 
-def read_limits(root: Root) -> Limits:
+def read_limits(root: FileTree) -> Limits:
     """Return the limits that the control groups below `root` set for this process. Raises nothing."""
     chains = _our_chains(root)
     cpusets = [found for chain in chains["cpuset"] if (found := _nearest(root, chain, _CPUS))]
@@ -63,7 +63,7 @@ def read_limits(root: Root) -> Limits:
     )
 
 
-def cpu_files(root: Root) -> tuple[str, ...]:
+def cpu_files(root: FileTree) -> tuple[str, ...]:
     """Return the existing files of which at least one changes whenever our control groups change our CPUs."""
     chains = _our_chains(root)
     sets = [f"{group}/{name}" for chain in chains["cpuset"] for group in chain for name in _CPUS]
@@ -71,7 +71,7 @@ def cpu_files(root: Root) -> tuple[str, ...]:
     return tuple(path for path in dict.fromkeys((*sets, *quotas)) if root.text(path) is not None)
 
 
-def _our_chains(root: Root) -> dict[str, list[list[str]]]:
+def _our_chains(root: FileTree) -> dict[str, list[list[str]]]:
     """Return, by controller and for each of its hierarchies, the folders of our group and its ancestors."""
     own = parse_own_cgroups(root.text("proc/self/cgroup") or "")
     if not own and (path := root.text("proc/self/cpuset")):
@@ -136,7 +136,7 @@ def _below(path: str, top: str) -> list[str]:
     return [] if ".." in parts else parts
 
 
-def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int, str] | None:
+def _nearest(root: FileTree, chain: list[str], names: tuple[str, ...]) -> tuple[int, str] | None:
     """Return the set that applies to our group, and the file that states it; None if there is none.
 
     The set is that of our group or its nearest ancestor with one. If the file's name does not contain "effective",
@@ -148,7 +148,7 @@ def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int,
         if mask and not found:
             found = mask, path
         elif mask and found and not found[0] & mask:
-            root.leave_out(path, f"its {format_cpulist(mask)} has nothing of {format_cpulist(found[0])} in {found[1]}.")
+            root.without(path, f"its {format_cpulist(mask)} has nothing of {format_cpulist(found[0])} in {found[1]}.")
         elif found and (narrowed := found[0] & mask) not in (0, found[0]):
             found = narrowed, path
         if "effective" in path:
@@ -156,7 +156,7 @@ def _nearest(root: Root, chain: list[str], names: tuple[str, ...]) -> tuple[int,
     return found
 
 
-def _quota(root: Root, group: str) -> float | None:
+def _quota(root: FileTree, group: str) -> float | None:
     path = f"{group}/cpu.max"
     text = root.text(path)
     if not text:
@@ -166,18 +166,18 @@ def _quota(root: Root, group: str) -> float | None:
         text = f"{quota} {root.text(f'{group}/cpu.cfs_period_us')}"
     cpus = parse_cpu_max(text)
     if cpus is None and text.split()[0] not in NO_LIMIT:
-        root.leave_out(path, "it holds no quota and period in microseconds.")
+        root.without(path, "it holds no quota and period in microseconds.")
     return cpus
 
 
-def _memory(root: Root, group: str) -> int:
+def _memory(root: FileTree, group: str) -> int:
     return max(_bytes(root, f"{group}/{name}") for name in ("memory.max", "memory.limit_in_bytes"))
 
 
-def _bytes(root: Root, path: str) -> int:
+def _bytes(root: FileTree, path: str) -> int:
     text = root.text(path)
     if text and text not in NO_LIMIT and not (text.isascii() and text.isdigit()):
-        root.leave_out(path, "it holds no number of bytes.")
+        root.without(path, "it holds no number of bytes.")
     return root.amount(path)
 
 

@@ -25,7 +25,7 @@ class Times:
         """Return the pids of `roots` and their descendants."""
         stats = self._stats
         alive = {who.pid for who in roots if who.pid in stats and stats[who.pid].start_time == who.start_time}
-        return {pid for pid, owner in processes.owners_of(stats, alive).items() if owner}
+        return {pid for pid, owner in processes.nearest_roots(stats, alive).items() if owner}
 
 
 def scan_times(proc: str = "/proc") -> Times:

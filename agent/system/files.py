@@ -26,7 +26,7 @@ _MAX_ID = (1 << 31) - 1  # kernels hold ids as 32-bit integers; larger ones are 
 
 
 @dataclass(slots=True)
-class Root:
+class FileTree:
     """The files below a folder, and warnings about what was odd in them.
 
     Methods raise OSError only if this process or the machine lacks descriptors or memory.
@@ -81,10 +81,10 @@ class Root:
         try:
             return parse(text)
         except CpuListError as error:
-            self.leave_out(path, str(error))
+            self.without(path, str(error))
             return 0
 
-    def leave_out(self, path: str, fault: str) -> None:
+    def without(self, path: str, fault: str) -> None:
         """Record a warning about a file that cannot be used; `fault` is a sentence."""
         self._odd.append(f"/{_shown(path.lstrip('/'))} is left out: {fault}")
 

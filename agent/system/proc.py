@@ -195,10 +195,10 @@ def is_kernel_thread(pid: int, proc: str = "/proc") -> bool:
 
 def named_task(pid: int, proc: str = "/proc") -> Identity | None:
     """Return the process that ``DROM_TASK`` in the environment of process `pid` names, or None."""
-    return named_in(environment(pid, proc))
+    return task_in_environment(environment(pid, proc))
 
 
-def named_in(entries: Iterable[bytes]) -> Identity | None:
+def task_in_environment(entries: Iterable[bytes]) -> Identity | None:
     """Return the process that ``DROM_TASK`` in an environment names, or None."""
     for entry in entries:
         name, _, value = entry.partition(b"=")
@@ -208,7 +208,7 @@ def named_in(entries: Iterable[bytes]) -> Identity | None:
     return None
 
 
-def lineage(pid: int, proc: str = "/proc", most: int = sys.maxsize, since: int = 0) -> list[Identity]:
+def ancestry(pid: int, proc: str = "/proc", most: int = sys.maxsize, since: int = 0) -> list[Identity]:
     """Return the process `pid` and its ancestors, the nearest first; empty if it is gone.
 
     At most `most` are returned, and none that started before `since` (clock ticks since boot).
@@ -245,7 +245,7 @@ def environment(pid: int, proc: str = "/proc") -> list[bytes]:
     return entries[:-1] if len(data) == MOST_ENVIRONMENT else entries
 
 
-def image(pid: int, proc: str = "/proc") -> tuple[bytes, ...]:
+def memory_image(pid: int, proc: str = "/proc") -> tuple[bytes, ...]:
     """Return the addresses of a process's arguments and environment, which change when it executes a program.
 
     These are fields 48 to 51 of stat (proc(5)); empty if the process is gone.
@@ -264,11 +264,11 @@ def owner(pid: int, proc: str = "/proc") -> int | None:
 def process_tree(root_pid: int, proc: str = "/proc") -> set[int]:
     """Return the pids of `root_pid` and all its descendants by parent pid, in one scan; empty if it is gone."""
     stats = scan(proc)
-    owners = owners_of(stats, {root_pid} & stats.keys())
+    owners = nearest_roots(stats, {root_pid} & stats.keys())
     return {pid for pid, owner in owners.items() if owner == root_pid}
 
 
-def owners_of(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
+def nearest_roots(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
     """Return for each pid its nearest ancestor in `roots`, itself included; 0 if there is none."""
     owners: dict[int, int] = {0: 0, **{root: root for root in roots}}
     for pid in stats:

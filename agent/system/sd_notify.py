@@ -44,7 +44,7 @@ class ServiceManager:
         """Notify that the agent is about to end."""
         self._send("STOPPING=1")
 
-    def turned(self, now: float, status: str) -> None:
+    def heartbeat(self, now: float, status: str) -> None:
         """Record a turn of the loop: notify the watchdog if that is due, and send the status if it has changed."""
         lines = []
         if self.period is not None and now >= self._next:

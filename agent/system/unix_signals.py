@@ -15,7 +15,7 @@ WITH_US = ("setpriv", "--pdeathsig", "TERM")
 """Prefix of a command line that makes it get SIGTERM when the thread that starts it has ended, also if killed."""
 
 
-class Signals:
+class SignalPipe:
     """Receives signals until `close`; `fd` is readable if there is one for `dispatch`."""
 
     def __init__(self, meanings: Mapping[signal.Signals, Callable[[], None]]) -> None:

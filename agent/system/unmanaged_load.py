@@ -28,7 +28,7 @@ BUSY = 0.05
 """Share of a CPU below which the threads of a process are not examined."""
 
 
-class Meter:
+class LoadMeter:
     """Measures the load of unmanaged programs between two calls of `look`, from ``/proc`` below `proc`.
 
     `mask_of_thread` returns the OS CPUs a thread may run on. Raises nothing for processes that end meanwhile.
@@ -80,7 +80,7 @@ class Meter:
 
 
 @dataclass(slots=True)
-class Avoidance:
+class BusyCoreFilter:
     """The decision which cores unmanaged programs keep busy: pure, with hysteresis.
 
     A core is avoided once its load has exceeded that of the least loaded one by `threshold` for `after` seconds, and
@@ -113,14 +113,14 @@ def per_core(load: Mapping[int, float], cores: Sequence[int], lost: int = 0) -> 
     return [loads.get(core, least) for core in cores]
 
 
-class Watch:
+class LoadMonitor:
     """Measures the load each period; `cores` are masks. `load` is the last measurement, by OS CPU."""
 
-    def __init__(self, avoidance: Avoidance, cores: Sequence[int], meter: Meter | None = None) -> None:
+    def __init__(self, avoidance: BusyCoreFilter, cores: Sequence[int], meter: LoadMeter | None = None) -> None:
         self.load: dict[int, float] = {}
         self._avoidance = avoidance
         self._cores = cores
-        self._meter = meter or Meter()
+        self._meter = meter or LoadMeter()
         self._avoided = 0
         self._next = 0.0
 

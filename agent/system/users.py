@@ -44,7 +44,7 @@ def user_of(uid: int) -> pwd.struct_passwd | None:
         return None
 
 
-def user_called(name: str) -> pwd.struct_passwd | None:
+def user_named(name: str) -> pwd.struct_passwd | None:
     """Return the entry of the user of this name; None if there is none."""
     try:
         return pwd.getpwnam(name)

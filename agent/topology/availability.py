@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drom.agent.system.cgroups import cpu_files
-from drom.agent.system.files import Root
-from drom.agent.topology.machine import usable_cores, without
+from drom.agent.system.files import FileTree
+from drom.agent.topology.machine import reserve, usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ _FILES = ("sys/devices/system/cpu/online", "proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
-class Available:
+class CpuAvailability:
     """The CPUs an agent started with: those it may hand out, and those that are gone or not allowed any more.
 
     `more` are further CPUs that it could manage if it were started now. All are masks over OS CPUs.
@@ -40,21 +40,21 @@ class Available:
     more: int = 0
 
 
-def available(start: Topology, now: Topology, unit: str = "core", reserved: int = 0) -> Available:
+def remaining_cpus(start: Topology, now: Topology, unit: str = "core", reserved: int = 0) -> CpuAvailability:
     """Return what is available `now` of the machine `start` that an agent started on.
 
     Cores with CPUs in `reserved` exist, and are left to the system.
     """
     units = _mask(start, unit)
-    left = without(replace(start, allowed=start.allowed & now.allowed, quota=now.quota), reserved)
-    return Available(_mask(left, unit) & units, units & ~now.allowed, _mask(now, unit) & ~units)
+    left = reserve(replace(start, allowed=start.allowed & now.allowed, quota=now.quota), reserved)
+    return CpuAvailability(_mask(left, unit) & units, units & ~now.allowed, _mask(now, unit) & ~units)
 
 
 def _mask(machine: Topology, unit: str) -> int:
     return sum(mask for *_, mask in usable_cores(machine, unit))
 
 
-class Rereading:
+class AvailabilityMonitor:
     """Checks the machine each period. `read` reads it anew; its files are below `root`, "/" for this machine."""
 
     def __init__(self, start: Topology, read: Callable[[], Topology], unit: str = "core", root: str = "/") -> None:
@@ -67,7 +67,7 @@ class Rereading:
         self._files: list[Path] = []
         self._said: list[object] = []
         self._next = 0.0
-        self.available = available(start, start, unit)
+        self.available = remaining_cpus(start, start, unit)
         self.machine = start
 
     def look(self, now: float) -> bool:
@@ -90,17 +90,17 @@ class Rereading:
 
     def left(self, reserved: int) -> int:
         """Return the CPUs of the machine that the agent started on which would be left beside the `reserved` ones."""
-        return available(self._start, self._start, self._unit, reserved).managed
+        return remaining_cpus(self._start, self._start, self._unit, reserved).managed
 
     def _judge(self) -> bool:
         before = self.available
-        self.available = available(self._start, self.machine, self._unit, self._reserved)
+        self.available = remaining_cpus(self._start, self.machine, self._unit, self._reserved)
         return self.available != before
 
     def _listen(self) -> list[object]:
         """Return the contents of the files, and our affinity."""
         if not self._files:
-            self._files = [self._root / path.lstrip("/") for path in (*_FILES, *cpu_files(Root(self._root)))]
+            self._files = [self._root / path.lstrip("/") for path in (*_FILES, *cpu_files(FileTree(self._root)))]
         return [*map(_read, self._files), os.sched_getaffinity(0) if self._live else 0]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drom.agent.system.files import Root
+from drom.agent.system.files import FileTree
 from drom.agent.topology.synthetic import TopologyError, synthetic_topology
 from drom.agent.topology.sysfs import read_topology
 
@@ -26,7 +26,7 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
         raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
     if emulate is not None:
         return synthetic_topology(emulate)
-    if not any(Root(Path(root)).has_folder(name) for name in ("sys", "proc")):
+    if not any(FileTree(Path(root)).has_folder(name) for name in ("sys", "proc")):
         raise TopologyError(f"{root} holds no machine: name a folder with sys/ or proc/ in it.")
     real = read_topology(root)
     if words is None:
@@ -36,7 +36,7 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
     return replace(machine, emulated=real.emulated, quota=real.quota, memory=memory)
 
 
-def machine() -> str:
+def describe_host() -> str:
     """Return a text with CPU model, CPUs and kernel of this machine."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         lines = [line.partition(":") for line in file]

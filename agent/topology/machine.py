@@ -39,7 +39,7 @@ class Node(Group):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TopologyLevel:
     """A group of CPUs of the machine other than a package, node or core.
 
     `kind` is "die", "cluster", "book" or "drawer" (or "group" in synthetic words); `os` is its OS index, which may
@@ -84,7 +84,7 @@ class Topology:
     allowed: int
     warnings: tuple[str, ...] = ()
     emulated: bool = False
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TopologyLevel, ...] = ()
     quota: float | None = None
     memory: int = 0
     isolated: int = 0
@@ -136,7 +136,7 @@ def usable_cores(topology: Topology, unit: str = "core") -> list[tuple[int, int,
     return _within(topology.quota, sorted(rows, key=lambda row: (row[0], row[1], first_cpu(row[2]))))
 
 
-def without(topology: Topology, reserved: int) -> Topology:
+def reserve(topology: Topology, reserved: int) -> Topology:
     """Return `topology` with no allowed CPU in any core that has one of the OS CPUs `reserved`."""
     whole = sum(core.cpus for core in topology.cores if core.cpus & reserved)
     return replace(topology, allowed=topology.allowed & ~whole)
@@ -174,7 +174,7 @@ def digest(topology: Topology) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def halves(topology: Topology) -> Topology | None:
+def split_sockets(topology: Topology) -> Topology | None:
     """Return `topology` with each half of its usable cores as a package, for a demonstration of two sockets.
 
     A topology whose usable cores already lie in several packages is returned unchanged; None: fewer than two cores.
@@ -197,7 +197,7 @@ def groups(members: Iterable[tuple[int, int]]) -> tuple[Group, ...]:
     return tuple(Group(index, mask) for index, mask in sorted(sets.items()))
 
 
-def _group_json(group: Group | Part) -> dict[str, object]:
+def _group_json(group: Group | TopologyLevel) -> dict[str, object]:
     return {"os": group.os, "cpus": format_cpulist(group.cpus)}
 
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from drom.agent.topology.machine import Core, Node, Part, Topology, groups
+from drom.agent.topology.machine import Core, Node, Topology, TopologyLevel, groups
 
 from dromlib.cpulist import MAX_CPUS, mask_of
 from dromlib.cpulist import cpus as cpus_of
@@ -160,14 +160,16 @@ def _cpus_in_each(levels: list[_Level], kind: str, total: int) -> int:
     return total if kind != "core" else levels[-1].count if kinds[-1] == "pu" else 1
 
 
-def _parts(levels: list[_Level], places: list[int], known: set[int]) -> Iterator[Part]:
+def _parts(levels: list[_Level], places: list[int], known: set[int]) -> Iterator[TopologyLevel]:
     """Yield the dies and groups with a number of CPUs that is not in `known` yet, and add it there."""
     for depth, level in enumerate(levels):
         width = math.prod(inner.count for inner in levels[depth + 1 :])
         if level.kind in {"die", "group"} and width not in known:
             known.add(width)
             starts = range(0, len(places), width)
-            yield from (Part(level.kind, i, mask_of(places[start : start + width])) for i, start in enumerate(starts))
+            yield from (
+                TopologyLevel(level.kind, i, mask_of(places[start : start + width])) for i, start in enumerate(starts)
+            )
 
 
 def _places(words: str, total: int, mask: int | None) -> list[int]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drom.agent.system.cgroups import Limits, read_limits
-from drom.agent.system.files import Root
-from drom.agent.topology.machine import Core, Node, Part, Topology, groups
+from drom.agent.system.files import FileTree
+from drom.agent.topology.machine import Core, Node, Topology, TopologyLevel, groups
 
 from dromlib.cpulist import MAX_CPUS, cpus, first_cpu, format_cpulist, mask_of
 
@@ -60,7 +60,7 @@ def read_topology(root: str = "/") -> Topology:
     isolated CPUs unless they were chosen. Below another root the result is `emulated`. Missing or odd data become
     warnings. Raises OSError only for lack of descriptors or memory.
     """
-    files = Root(Path(root))
+    files = FileTree(Path(root))
     live = os.path.realpath(root) == "/"
     affinity = mask_of(os.sched_getaffinity(0)) if live else 0
     seen = files.numbered(_CPU, "cpu")
@@ -119,7 +119,7 @@ def kinds_by_speed(speed: dict[int, int]) -> dict[int, str]:
     return {cpu: names.get(tier_of[value], "medium") for cpu, value in speed.items()} if tier else {}
 
 
-def _online(files: Root, seen: list[int], affinity: int) -> int:
+def _online(files: FileTree, seen: list[int], affinity: int) -> int:
     """Return the OS CPUs that are online, including those in this thread's affinity, even if /sys is masked."""
     if not (online := files.mask(f"{_CPU}/online")):
         described = [cpu for cpu in seen if files.has_folder(f"{_CPU}/cpu{cpu}/topology")]
@@ -137,7 +137,7 @@ def _online(files: Root, seen: list[int], affinity: int) -> int:
     return online | affinity
 
 
-def _read_cpus(files: Root, online: int, seen: list[int]) -> list[_Cpu]:
+def _read_cpus(files: FileTree, online: int, seen: list[int]) -> list[_Cpu]:
     described = set(seen)
     found = [_read_cpu(files, cpu) if cpu in described else _Cpu(cpu, "", -1, -1, -1, 0) for cpu in cpus(online)]
     if any(row.package >= 0 or row.core >= 0 or row.siblings for row in found):
@@ -148,13 +148,13 @@ def _read_cpus(files: Root, online: int, seen: list[int]) -> list[_Cpu]:
     return [_Cpu(row.cpu, row.folder, (ids := said.get(row.cpu, (-1, -1)))[0], -1, ids[1], 0) for row in found]
 
 
-def _read_cpu(files: Root, cpu: int) -> _Cpu:
+def _read_cpu(files: FileTree, cpu: int) -> _Cpu:
     folder = f"{_CPU}/cpu{cpu}/topology"
     package, die, core = (files.number(f"{folder}/{name}") for name in ("physical_package_id", "die_id", "core_id"))
     return _Cpu(cpu, folder, package, die, core, files.first_mask(folder, *_CORE_FILES))
 
 
-def _without_compute_units(files: Root, found: list[_Cpu]) -> list[_Cpu]:
+def _without_compute_units(files: FileTree, found: list[_Cpu]) -> list[_Cpu]:
     """Return the CPUs, each as a core of its own if siblings are AMD's compute units of two cores (family 21)."""
     core_of = {row.cpu: row.core for row in found}
     pair = next((row for row in found if row.siblings & (row.siblings - 1)), None)
@@ -166,7 +166,7 @@ def _without_compute_units(files: Root, found: list[_Cpu]) -> list[_Cpu]:
     return [_Cpu(row.cpu, row.folder, row.package, row.die, row.core, 1 << row.cpu) for row in found]
 
 
-def _packages(files: Root, found: list[_Cpu]) -> dict[int, int]:
+def _packages(files: FileTree, found: list[_Cpu]) -> dict[int, int]:
     """Return the package of each OS CPU: its set of siblings, by id; without a set, the CPUs with the same id."""
     package_of: dict[int, int] = {}
     made_up = max((row.package for row in found), default=-1)
@@ -196,7 +196,7 @@ def _packages(files: Root, found: list[_Cpu]) -> dict[int, int]:
     return package_of
 
 
-def _core_masks(files: Root, found: list[_Cpu], package_of: dict[int, int]) -> list[int]:
+def _core_masks(files: FileTree, found: list[_Cpu], package_of: dict[int, int]) -> list[int]:
     """Return disjoint cores, by first CPU, from the sibling lists, because core_id repeats inside packages."""
     online = left = mask_of(row.cpu for row in found)
     package_cpus = {group.os: group.cpus for group in groups((package_of[row.cpu], 1 << row.cpu) for row in found)}
@@ -223,7 +223,7 @@ def _core_masks(files: Root, found: list[_Cpu], package_of: dict[int, int]) -> l
     return list(dict.fromkeys(core_of.values()))
 
 
-def _nodes(files: Root, online: int) -> tuple[Node, ...]:
+def _nodes(files: FileTree, online: int) -> tuple[Node, ...]:
     if not files.has_folder(_NODE):
         files.notes.append("No NUMA nodes are described: memory is taken to be equally far from all CPUs.")
     nodes, taken, twice = [], 0, 0
@@ -236,12 +236,12 @@ def _nodes(files: Root, online: int) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _node_cpus(files: Root, node: int) -> int:
+def _node_cpus(files: FileTree, node: int) -> int:
     folder = f"{_NODE}/node{node}"
     return files.first_mask(folder, "cpulist", "cpumap") or mask_of(files.numbered(folder, "cpu"))
 
 
-def _cores(files: Root, masks: list[int], package_of: dict[int, int], nodes: tuple[Node, ...]) -> tuple[Core, ...]:
+def _cores(files: FileTree, masks: list[int], package_of: dict[int, int], nodes: tuple[Node, ...]) -> tuple[Core, ...]:
     numa_of = {cpu: node.os for node in nodes for cpu in cpus(node.cpus)}
     kinds = _kinds(files, [first_cpu(mask) for mask in masks])
     cores, torn, stray = [], 0, 0
@@ -257,7 +257,7 @@ def _cores(files: Root, masks: list[int], package_of: dict[int, int], nodes: tup
     return tuple(cores)
 
 
-def _kinds(files: Root, of: list[int]) -> dict[int, str]:
+def _kinds(files: FileTree, of: list[int]) -> dict[int, str]:
     """Return the kind of each OS CPU of a hybrid machine: by x86's event sources, or by capacity, or by speed."""
     sets = {kind: files.mask(f"sys/devices/{name}/cpus") for kind, name in _KIND_SETS.items()}
     if sum(1 for mask in sets.values() if mask) > 1:
@@ -269,7 +269,7 @@ def _kinds(files: Root, of: list[int]) -> dict[int, str]:
     return {}
 
 
-def _parts(files: Root, cores: tuple[Core, ...], found: list[_Cpu], online: int) -> tuple[Part, ...]:
+def _parts(files: FileTree, cores: tuple[Core, ...], found: list[_Cpu], online: int) -> tuple[TopologyLevel, ...]:
     """Return the dies, clusters, books and drawers that add information: not a whole package, nor within one core.
 
     A kernel describes a kind of part for every CPU or for none, so the first CPU shows which kinds exist.
@@ -282,8 +282,8 @@ def _parts(files: Root, cores: tuple[Core, ...], found: list[_Cpu], online: int)
 
 
 def _parts_of(
-    files: Root, kind: str, cores: tuple[Core, ...], folders: dict[int, str], known: set[int]
-) -> Iterator[Part]:
+    files: FileTree, kind: str, cores: tuple[Core, ...], folders: dict[int, str], known: set[int]
+) -> Iterator[TopologyLevel]:
     """Yield the disjoint parts of a kind, by first CPU, and add their sets to `known`."""
     left = mask_of(folders)
     for core in cores:
@@ -294,10 +294,10 @@ def _parts_of(
         left &= ~(mask | core.cpus)
         if mask & ~core.cpus and core.cpus & mask == core.cpus and mask not in known:
             known.add(mask)
-            yield Part(kind, files.number(f"{folders[cpu]}/{kind}_id"), mask)
+            yield TopologyLevel(kind, files.number(f"{folders[cpu]}/{kind}_id"), mask)
 
 
-def _allowed(files: Root, online: int, affinity: int, limits: Limits) -> int:
+def _allowed(files: FileTree, online: int, affinity: int, limits: Limits) -> int:
     allowed = online
     for limit, where in limits.cpusets:
         allowed = _narrowed(files, allowed, limit, where)
@@ -312,13 +312,13 @@ def _allowed(files: Root, online: int, affinity: int, limits: Limits) -> int:
     return allowed & ~isolated or allowed
 
 
-def _narrowed(files: Root, allowed: int, limit: int, where: str) -> int:
+def _narrowed(files: FileTree, allowed: int, limit: int, where: str) -> int:
     if not allowed & limit:
         files.notes.append(f"{where} ({format_cpulist(limit)}) holds no CPU we could use: it is left out.")
     return allowed & limit or allowed
 
 
-def _memory(files: Root, nodes: tuple[Node, ...], limits: Limits) -> int:
+def _memory(files: FileTree, nodes: tuple[Node, ...], limits: Limits) -> int:
     """Return the bytes of memory we may use: the machine's, on the nodes we may use, within our control groups."""
     sizes = [node.memory for node in nodes if not limits.nodes or limits.nodes >> node.os & 1]
     bounds = [_memory_total(files.text("proc/meminfo")), sum(sizes) if all(sizes) else 0, limits.memory or 0]
@@ -337,6 +337,6 @@ def _each(mask: int) -> Iterator[int]:
         mask ^= 1 << cpu
 
 
-def _note(files: Root, mask: int, fault: str) -> None:
+def _note(files: FileTree, mask: int, fault: str) -> None:
     if mask:
         files.notes.append(f"CPUs {format_cpulist(mask)} {fault}")

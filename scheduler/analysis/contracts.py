@@ -41,7 +41,7 @@ def shortest_times(run: Simulation) -> Ints:
     return np.asarray(-(-world.run * world.speed[world.jobs.nodes] // world.speed[most]), np.int64)
 
 
-def kept(run: Simulation) -> dict[str, Any] | None:
+def contract_outcome(run: Simulation) -> dict[str, Any] | None:
     """Return the outcome of the contracts of ended jobs, and their largest possible pay-off; None without contracts."""
     table, world = run.world.contracts, run.world
     if not len(table):

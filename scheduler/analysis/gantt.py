@@ -29,7 +29,7 @@ WHOLE, SHRUNK, GUEST, FILLER = 0, 1, 2, 3
 _MOST = 4000
 
 
-class Box(NamedTuple):
+class GanttBox(NamedTuple):
     """A job on consecutive nodes from a time to another; `low` and `high` are in nodes, with fractions for parts."""
 
     job: int
@@ -41,7 +41,7 @@ class Box(NamedTuple):
     kind: int
 
 
-class Stay(NamedTuple):
+class Residency(NamedTuple):
     """A job on a node."""
 
     begin: int
@@ -65,7 +65,7 @@ def window_of(schedule: Schedule) -> Span:
     return Span(span.begin + busiest * DAY, min(span.end, span.begin + (busiest + 1) * DAY))
 
 
-def boxes(schedule: Schedule, window: Span) -> list[Box]:
+def boxes(schedule: Schedule, window: Span) -> list[GanttBox]:
     """Return the boxes of the jobs that run in a window, clipped to it."""
     table = schedule.table
     end = np.where(table["end"] == UNKNOWN, schedule.until, table["end"])
@@ -76,12 +76,12 @@ def boxes(schedule: Schedule, window: Span) -> list[Box]:
     return [_cut(box, window) for box in (*alone, *shared) if _inside(box, window)]
 
 
-def filler_boxes(runs: Ints | None, window: Span) -> list[Box]:
+def filler_boxes(runs: Ints | None, window: Span) -> list[GanttBox]:
     """Return the boxes of the runs of filler jobs in a window, clipped to it."""
     if runs is None:
         return []
     shown = runs[(runs[:, 2] < window.end) & (runs[:, 3] > window.begin)].tolist()
-    return [_cut(Box(one, begin, end, node, node + 1, FILLER), window) for one, node, begin, end in shown]
+    return [_cut(GanttBox(one, begin, end, node, node + 1, FILLER), window) for one, node, begin, end in shown]
 
 
 def _with_history(which: Bools, start: Ints, end: Ints, begin: int) -> Bools:
@@ -94,24 +94,24 @@ def _with_history(which: Bools, start: Ints, end: Ints, begin: int) -> Bools:
         begin = before
 
 
-def _inside(box: Box, window: Span) -> bool:
+def _inside(box: GanttBox, window: Span) -> bool:
     return box.begin < window.end and box.end > window.begin
 
 
-def _cut(box: Box, window: Span) -> Box:
+def _cut(box: GanttBox, window: Span) -> GanttBox:
     return box._replace(begin=max(box.begin, window.begin), end=min(box.end, window.end))
 
 
-def _whole_boxes(schedule: Schedule, which: Bools) -> Iterator[Box]:
+def _whole_boxes(schedule: Schedule, which: Bools) -> Iterator[GanttBox]:
     for job, begin, end, _, runs in _rows(schedule, which):
-        yield from (Box(job, begin, end, low, high + 1, WHOLE) for low, high in runs)
+        yield from (GanttBox(job, begin, end, low, high + 1, WHOLE) for low, high in runs)
 
 
-def _shared_boxes(schedule: Schedule, which: Bools) -> Iterator[Box]:
-    nodes: dict[int, list[Stay]] = defaultdict(list)
+def _shared_boxes(schedule: Schedule, which: Bools) -> Iterator[GanttBox]:
+    nodes: dict[int, list[Residency]] = defaultdict(list)
     for job, begin, end, cores, runs in _rows(schedule, which):
         for node in itertools.chain.from_iterable(range(low, high + 1) for low, high in runs):
-            nodes[node].append(Stay(begin, end, job, cores))
+            nodes[node].append(Residency(begin, end, job, cores))
     for node, stays in nodes.items():
         for part in parts(stays, schedule.cores):
             yield part._replace(low=node + part.low / schedule.cores, high=node + part.high / schedule.cores)
@@ -127,11 +127,11 @@ def _rows(schedule: Schedule, which: Bools) -> Iterator[tuple[int, int, int, int
         yield job, begin, schedule.until if end == UNKNOWN else end, cores, runs
 
 
-def parts(stays: Iterable[Stay], cores: int) -> Iterator[Box]:
+def parts(stays: Iterable[Residency], cores: int) -> Iterator[GanttBox]:
     """Yield the part of a node that each of its jobs has, from change to change; `low` and `high` are in cores."""
     coming = sorted(stays, key=lambda stay: (stay.begin, -stay.cores, stay.job))
     times = sorted({stay.begin for stay in coming} | {stay.end for stay in coming})
-    here: dict[Stay, int] = {}
+    here: dict[Residency, int] = {}
     for now, then in itertools.pairwise(times):
         for stay in [stay for stay in here if stay.end <= now]:
             _leave(here, stay)
@@ -140,13 +140,13 @@ def parts(stays: Iterable[Stay], cores: int) -> Iterator[Box]:
         yield from _stacked(here, now, then, cores)
 
 
-def _leave(here: dict[Stay, int], stay: Stay) -> None:
+def _leave(here: dict[Residency, int], stay: Residency) -> None:
     left = here.pop(stay)
     for owner in itertools.islice(here, 1):
         here[owner] += left
 
 
-def _join(here: dict[Stay, int], stay: Stay, cores: int) -> None:
+def _join(here: dict[Residency, int], stay: Residency, cores: int) -> None:
     missing = stay.cores - (cores - sum(here.values()))
     for other, share in here.items():
         given = max(0, min(missing, share - 1))
@@ -155,9 +155,9 @@ def _join(here: dict[Stay, int], stay: Stay, cores: int) -> None:
     here[stay] = stay.cores
 
 
-def _stacked(here: dict[Stay, int], begin: int, end: int, cores: int) -> Iterator[Box]:
+def _stacked(here: dict[Residency, int], begin: int, end: int, cores: int) -> Iterator[GanttBox]:
     low = 0
     for place, (stay, share) in enumerate(here.items()):
         kind = WHOLE if share == cores else GUEST if place or len(here) == 1 else SHRUNK
-        yield Box(stay.job, begin, end, low, low + share, kind)
+        yield GanttBox(stay.job, begin, end, low, low + share, kind)
         low += share

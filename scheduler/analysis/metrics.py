@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
-from drom.scheduler.analysis.contracts import kept
+from drom.scheduler.analysis.contracts import contract_outcome
 from drom.scheduler.analysis.fairness import fairness, size_classes
 from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done
 from drom.scheduler.engine.state import BUSY, EVENTS, RESIZES
@@ -171,7 +171,7 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "ended_at_limit": int((ended & (done(run) < run.work.run_time)).sum()),
         "classes": {kind.name.lower(): int((jobs.cls == kind).sum()) for kind in JobClass},
         "metrics": metrics(run, power),
-        "contracts": kept(run),
+        "contracts": contract_outcome(run),
         "power_model": {"kind": "linear, nodes stay on", "idle_watt": node.idle, "peak_watt": node.peak},
         "cleaning": report.to_json() | {"rounded": dict(run.work.roundings)},
         "seed": seed,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.execution import protocol as say
 from drom.agent.system import python_command
-from drom.agent.topology.detect import machine
+from drom.agent.topology.detect import describe_host
 from drom.scheduler.bench import large_cluster
 from drom.scheduler.bench.simulator import figure
 from drom.scheduler.engine.compiler import load_policy
@@ -20,7 +20,7 @@ from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import User
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import Spec
-from drom.scheduler.testbed.local import Client, agents, await_that, scheduler
+from drom.scheduler.testbed.local import Client, agents, await_condition, scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def measure(runs: int) -> dict[str, Any]:
         ("a one-node job that does nothing, of many on 4 nodes (10 ms: 100 a second)", "ms", found["jobs"], 10.0),
     ]
     figures = [*(figure(*row) for row in rows), *large_cluster.measure()]
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
+    return {"schema_version": 1, "machine": describe_host(), "runs": runs, "figures": figures}
 
 
 # --- without processes ----------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ def _pass_ms() -> float:
         for name in job.shares:
             cluster.alive(name, now)
             attempt = job.attempt
-            cluster.heard(name, say.Started(job.number, attempt, 1, now), now)
-            cluster.heard(name, say.Ended(job.number, attempt, 0, now, 0.0, 0), now)
+            cluster.on_message(name, say.Started(job.number, attempt, 1, now), now)
+            cluster.on_message(name, say.Ended(job.number, attempt, 0, now, 0.0, 0), now)
         cluster.submit(spec, user, now)
         begin = time.perf_counter()
         cluster.turn(now)
@@ -133,14 +133,14 @@ def _start_ms(client: Client, home: Path) -> float:
 def _guest_ms(client: Client, home: Path, turn: int) -> float:
     """Return the milliseconds from a guest's submission to its first instruction while all nodes have a mate."""
     mates = [client.submit(home, *python_command.python(MATE)) for _ in range(NODES)]
-    await_that(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
-    await_that((home / "mate").exists)
+    await_condition(lambda: all(client.ask("job", job=mate)["state"] == "running" for mate in mates))
+    await_condition((home / "mate").exists)
     begin = time.time()
     guest = client.submit(home, "date", "+%s.%N", output=f"guest{turn}", time=60)
     client.await_end(guest)
     for mate in mates:
         client.ask("cancel", job=mate)
-    await_that(lambda: not client.ask("queue")["jobs"])
+    await_condition(lambda: not client.ask("queue")["jobs"])
     return 1e3 * (float((home / f"guest{turn}").read_text(encoding="utf-8")) - begin)
 
 
@@ -149,5 +149,5 @@ def _job_ms(client: Client, home: Path) -> float:
     spec = Spec(command=("true",), folder=str(home), time=60, output="nothing", job_class="rigid").to_json()
     begin = time.monotonic()
     client.ask("submit", jobs=[spec], count=NOTHINGS)
-    await_that(lambda: not client.ask("queue")["jobs"])
+    await_condition(lambda: not client.ask("queue")["jobs"])
     return 1e3 * (time.monotonic() - begin) / NOTHINGS

@@ -29,7 +29,7 @@ from drom.scheduler.live.cluster.jobs import User
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import MOST_AT_ONCE, Spec
 from drom.scheduler.live.server.server import Server
-from drom.scheduler.testbed.local import Client, await_that
+from drom.scheduler.testbed.local import Client, await_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def _fill_nodes(server: Server) -> None:
     cluster.turn(now)
     for job in jobs:
         for name in job.shares:
-            cluster.heard(name, say.Started(job.number, job.attempt, 1, now), now)
+            cluster.on_message(name, say.Started(job.number, job.attempt, 1, now), now)
     server.turn()
 
 
@@ -92,7 +92,7 @@ def measure() -> list[dict[str, Any]]:
         code = f"from drom.scheduler.bench.large_cluster import serve; serve({str(folder)!r})"
         with subprocess.Popen(python_command.python(code), stdout=subprocess.PIPE, env=clean_environment()) as process:
             try:
-                await_that((folder / "ready").exists, [process])
+                await_condition((folder / "ready").exists, [process])
                 client = Client(context, folder, process)
                 took = _orders(client)
                 client.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drom.agent.system import python_command
-from drom.agent.topology.detect import machine
+from drom.agent.topology.detect import describe_host
 from drom.scheduler.errors import SchedulerError
 from drom.workloads.making import SAMPLE, Recipe, make
 from drom.workloads.summary import machine_size
@@ -74,7 +74,7 @@ def measure(runs: int, log: Path | None = None) -> dict[str, Any]:
         for case in SAMPLES:
             walls = [_run(case, _made(case, scratch))["wall"] for _ in range(runs + 1)][1:]
             figures.append(figure(case.name, "s", walls, case.reach))
-    return {"schema_version": 1, "machine": machine(), "runs": runs, "figures": figures}
+    return {"schema_version": 1, "machine": describe_host(), "runs": runs, "figures": figures}
 
 
 def real_cases(log: Path | None) -> list[tuple[Case, Path]]:

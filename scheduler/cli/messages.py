@@ -22,7 +22,7 @@ def say(sentence: str) -> None:
     typer.echo(sentence, err=True)
 
 
-def note_what_is_missing() -> None:
+def warn_about_missing_data() -> None:
     """Print which file cannot be written."""
     from drom.scheduler.analysis.results import has_parquet
 
@@ -38,7 +38,7 @@ def announce(policy: Policy) -> None:
         say(f"drom: {announced}")
 
 
-def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
+def describe_policy(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
     """Print notes on options that have an unexpected effect with this policy."""
     from drom.scheduler.predictors.knowledge import USER
     from drom.scheduler.simulator.simulation import PLANLESS
@@ -53,7 +53,7 @@ def note_what_a_policy_is(policy: Policy, cores: int, event_rule: str, predict: 
         say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
 
 
-def note_what_jobs_are(run: Simulation) -> None:
+def describe_jobs(run: Simulation) -> None:
     """Print what was rounded in a log, and which partitions have no job."""
     from drom.workloads.summary import roundings
 
@@ -64,7 +64,7 @@ def note_what_jobs_are(run: Simulation) -> None:
             say(f"note: no job of this log is in partition {number}.")
 
 
-def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
+def describe_pool(run: Simulation, cores: int, plots: str | None) -> None:
     """Print what a policy that allots processors does not provide."""
     if run.policy.pooled and cores > 1:
         say(f"note: {run.policy.name} allots the {run.machine.nodes:,} cores as one pool.")
@@ -72,7 +72,7 @@ def note_what_a_pool_is(run: Simulation, cores: int, plots: str | None) -> None:
         say(f"note: there is no Gantt chart: {run.policy.name} says how many processors jobs have, not which.")
 
 
-def note_what_changes_nothing(run: Simulation, classes: str | None) -> None:
+def warn_about_ineffective_options(run: Simulation, classes: str | None) -> None:
     """Print which options change nothing, because the policy resizes no jobs or lets none share a node."""
     policy = run.policy
     if classes is not None and policy.built_in in RIGID:

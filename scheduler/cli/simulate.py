@@ -16,9 +16,9 @@ from drom.workloads.values import json_text
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
-    from drom.scheduler.gap_filling.parameters import Filling
-    from drom.scheduler.gap_filling.simulation import Filled
-    from drom.scheduler.simulator.adaptive import Adaptive
+    from drom.scheduler.gap_filling.parameters import FillingOptions
+    from drom.scheduler.gap_filling.simulation import FilledSimulation
+    from drom.scheduler.simulator.adaptive import PoolModel
     from drom.scheduler.simulator.simulation import Machine, Simulation
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
@@ -111,7 +111,7 @@ def simulate(
 
     cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
     chosen = load_policy(policy, [*(set_ or ()), *cutoff])
-    messages.note_what_a_policy_is(chosen, cores, event_rule, predict)
+    messages.describe_policy(chosen, cores, event_rule, predict)
     jobs_are = _adaptive(adaptive or [], evolving, chosen)
     if chosen.built_in == "payoff" and not contracts:
         raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
@@ -133,9 +133,9 @@ def simulate(
         )
     check_possible(run, terms)
     filled = _filled(run, filling, seed)
-    messages.note_what_jobs_are(run)
-    messages.note_what_a_pool_is(run, cores, plots)
-    messages.note_what_changes_nothing(run, classes)
+    messages.describe_jobs(run)
+    messages.describe_pool(run, cores, plots)
+    messages.warn_about_ineffective_options(run, classes)
     _prepare(run, out, save, resume)
     stopped = _run(run, until)
     told = metrics.summary(run, report, metrics.Power(idle_watts, peak_watts), stopped, seed)
@@ -211,7 +211,7 @@ def _write(
     out: Path | None,
     plots: str | None,
     window: tuple[int, int] | None,
-    filled: Filled | None,
+    filled: FilledSimulation | None,
 ) -> None:
     """Write the results to the given folder, if there is one."""
     from drom.scheduler.analysis import results
@@ -221,7 +221,7 @@ def _write(
     with saying(f"writing {out}"):
         results.write(run, told, out, None if filled is None else filled.tables())
         _draw(run, out, plots, window, filled)
-    messages.note_what_is_missing()
+    messages.warn_about_missing_data()
 
 
 def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
@@ -235,7 +235,7 @@ def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bo
     messages.announce(policy)
 
 
-def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
+def _adaptive(choices: list[str], evolving: str, policy: Policy) -> PoolModel:
     """Return the parameters of jobs that share a pool."""
     from drom.scheduler.simulator.adaptive import parse_adaptive
 
@@ -246,7 +246,7 @@ def _adaptive(choices: list[str], evolving: str, policy: Policy) -> Adaptive:
     return parse_adaptive(choices)
 
 
-def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | None) -> Filling | None:
+def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | None) -> FillingOptions | None:
     """Return the parameters of gap filling, None if gaps are not filled."""
     if not fill:
         if choices:
@@ -262,17 +262,17 @@ def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | Non
     return filling
 
 
-def _filled(run: Simulation, filling: Filling | None, seed: int) -> Filled | None:
+def _filled(run: Simulation, filling: FillingOptions | None, seed: int) -> FilledSimulation | None:
     if filling is None:
         return None
-    from drom.scheduler.gap_filling.simulation import Filled, announcement
+    from drom.scheduler.gap_filling.simulation import FilledSimulation, announcement
 
     if announced := announcement():
         messages.say(f"drom: {announced}")
-    return Filled.of(run, filling, seed)
+    return FilledSimulation.of(run, filling, seed)
 
 
-def _finish(filled: Filled | None, told: dict[str, Any]) -> bool:
+def _finish(filled: FilledSimulation | None, told: dict[str, Any]) -> bool:
     """Add the figures of filling to a summary, under B with those without it; return whether that was interrupted."""
     if filled is None:
         return False
@@ -315,7 +315,9 @@ def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
     require()
 
 
-def _draw(run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None, filled: Filled | None) -> None:
+def _draw(
+    run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None, filled: FilledSimulation | None
+) -> None:
     if kind is None:
         return
     from drom.scheduler.analysis.plots import draw_all

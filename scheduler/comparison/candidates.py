@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Contender(NamedTuple):
+class Candidate(NamedTuple):
     """A policy as options of `drom simulate`."""
 
     name: str
@@ -35,7 +35,7 @@ class Contender(NamedTuple):
         """The policy that it runs."""
         return self.options[self.options.index("--policy") + 1]
 
-    def supposing(self, addition: str, options: tuple[str, ...], premise: str) -> Contender:
+    def assumption(self, addition: str, options: tuple[str, ...], premise: str) -> Candidate:
         """Return the contender with a named addition, its options, and its assumption."""
         premise = f"{self.premise}, and {premise}" if self.premise else premise
         return self._replace(name=f"{self.name}+{addition}", options=options, premise=premise)
@@ -59,8 +59,8 @@ class Contender(NamedTuple):
         return Run(log, nodes * cores, 1, (*options, *watts), folder)
 
 
-def _plain(name: str, premise: str = "", *, pool: bool = False) -> Contender:
-    return Contender(name, ("--policy", name), premise, pool)
+def _plain(name: str, premise: str = "", *, pool: bool = False) -> Candidate:
+    return Candidate(name, ("--policy", name), premise, pool)
 
 
 _POOL = "all cores are one pool, so that jobs may share a node"
@@ -71,10 +71,10 @@ _FILLED = {
 }
 
 
-def _filled(one: Contender) -> Contender:
+def _filled(one: Candidate) -> Candidate:
     """Return a contender with filled gaps: by policy A if it runs on a pool, which cannot use B, else by policy B."""
     how = "A" if load_policy(one.policy).pooled else "B"
-    return one.supposing("fill", (*one.options, "--fill", "--fill-set", f"policy={how}"), _FILLED[how])
+    return one.assumption("fill", (*one.options, "--fill", "--fill-set", f"policy={how}"), _FILLED[how])
 
 
 _SINGLE = {
@@ -113,17 +113,17 @@ def usual(*, contracts: bool) -> tuple[str, ...]:
     return (*_USUAL, PAYOFF) if contracts else _USUAL
 
 
-def contenders(names: str, *, contracts: bool = False, cores: int = 2) -> list[Contender]:
+def candidates(names: str, *, contracts: bool = False, cores: int = 2) -> list[Candidate]:
     """Return the contenders in a list of names: policies of drom, and files that contain one.
 
     `cores` is the number of cores of a node; nodes of a single core cannot be shared.
 
     Raises SchedulerError for unknown names, for a name given twice, and for the policy payoff without contracts.
     """
-    found: list[Contender] = []
+    found: list[Candidate] = []
     for name in map(str.strip, names.split(",")):
         chosen = usual(contracts=contracts) if name == DEFAULT else (name,)
-        found += [_contender(one, cores) for one in chosen]
+        found += [_candidate(one, cores) for one in chosen]
     if not contracts and any(one.policy == PAYOFF for one in found):
         msg = "--policies: payoff goes by contracts: add --contracts FILE, or for example --contracts tight=2."
         raise SchedulerError(msg)
@@ -135,26 +135,26 @@ def contenders(names: str, *, contracts: bool = False, cores: int = 2) -> list[C
     return found
 
 
-def _contender(name: str, cores: int) -> Contender:
+def _candidate(name: str, cores: int) -> Candidate:
     """Return the contender of a name: a policy, optionally with ``+recent`` or ``+learned`` for predicted run times.
 
     With ``+fill`` its gaps are filled. Raises SchedulerError for an unknown name.
     """
     policy, _, addition = name.partition("+")
     if addition == "fill":
-        return _filled(_contender(policy, cores))
+        return _filled(_candidate(policy, cores))
     if addition in PREDICTORS:
-        one = _contender(policy, cores)
+        one = _candidate(policy, cores)
         how = f"run times by the predictor {addition}"
         if policy in PLANLESS:
             how += ", which change nothing, as it does not plan with them"
-        return one.supposing(addition, (*one.options, "--predict", addition), how)
+        return one.assumption(addition, (*one.options, "--predict", addition), how)
     if name == "sd" and cores == 1:
         return _plain(name, "as slurm, because nodes of one core cannot be shared: say --cores")
     if name in _SINGLE:
         return _SINGLE[name]
     if name.endswith(".py"):
-        return Contender(Path(name).stem, ("--policy", name))
+        return Candidate(Path(name).stem, ("--policy", name))
     msg = (
         f"--policies: {short(name)} is none: choose of {', '.join(_SINGLE)}, with +recent or +learned behind it for "
         "predicted run times or +fill for filled gaps, or name a file that ends in .py."

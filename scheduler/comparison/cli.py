@@ -20,7 +20,7 @@ from drom.workloads.values import json_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from drom.scheduler.comparison.candidates import Contender
+    from drom.scheduler.comparison.candidates import Candidate
     from drom.scheduler.comparison.table import Result
     from drom.scheduler.simulator.batch import Run
 
@@ -52,13 +52,13 @@ def compare_policies(
     from drom.scheduler.analysis.page import check_place
     from drom.scheduler.analysis.results import write_value
     from drom.scheduler.comparison import table
-    from drom.scheduler.comparison.candidates import contenders
+    from drom.scheduler.comparison.candidates import candidates
     from drom.workloads.figures import require
 
     if html is not None:
         require()
         check_place(html, "--html")
-    chosen = contenders(policies, contracts=bool(contracts), cores=cores)
+    chosen = candidates(policies, contracts=bool(contracts), cores=cores)
     common = [word for one in rule or () for word in ("--rule", one)]
     common += [word for one in contracts or () for word in ("--contracts", one)]
     with ExitStack() as stack:
@@ -79,7 +79,7 @@ def compare_policies(
         raise typer.Exit(1)
 
 
-def _simulate(runs: dict[Run, Contender], at_once: int) -> tuple[dict[Run, str], bool]:
+def _simulate(runs: dict[Run, Candidate], at_once: int) -> tuple[dict[Run, str], bool]:
     """Make all runs; return the reasons of failed ones, and whether the runs were interrupted.
 
     Raises SchedulerError if all fail for the same reason.
@@ -111,7 +111,7 @@ def _say(announced: str) -> None:
     typer.echo(f"drom: {announced}", err=True)
 
 
-def _results(runs: dict[Run, Contender], faults: dict[Run, str]) -> list[Result]:
+def _results(runs: dict[Run, Candidate], faults: dict[Run, str]) -> list[Result]:
     from drom.scheduler.analysis.results import load
     from drom.scheduler.comparison.table import Result, result_of
 
@@ -144,8 +144,8 @@ def _print(results: Sequence[Result], told: str | None) -> None:
 
 
 def _draw(title: str, results: Sequence[Result], folder: Path, html: Path) -> None:
-    from drom.scheduler.comparison.page import write_contest
+    from drom.scheduler.comparison.page import write_comparison
 
     with saying("drawing"):
-        write_contest(title, results, folder, html)
+        write_comparison(title, results, folder, html)
     typer.echo(f"report written to {html}", err=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drom.scheduler.comparison.table import Result
 
 
-def write_contest(title: str, results: Sequence[Result], out: Path, path: Path) -> None:
+def write_comparison(title: str, results: Sequence[Result], out: Path, path: Path) -> None:
     """Write a page about results with folders below `out`, of which at least one must have figures.
 
     Raises SchedulerError if it cannot be written, WorkloadError if matplotlib is missing.

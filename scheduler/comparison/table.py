@@ -10,7 +10,7 @@ from drom.scheduler.analysis.comparison import number
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from drom.scheduler.comparison.candidates import Contender
+    from drom.scheduler.comparison.candidates import Candidate
 
 SCHEMA = 2
 """The version of the format of the JSON value."""
@@ -55,13 +55,13 @@ COLUMNS = (
 class Result(NamedTuple):
     """A contender and its figures; none if its run did not complete."""
 
-    contender: Contender
+    contender: Candidate
     figures: Mapping[str, float | None]
     fault: str = ""
     """Why it has no figures."""
 
 
-def result_of(contender: Contender, told: Mapping[str, Any]) -> Result:
+def result_of(contender: Candidate, told: Mapping[str, Any]) -> Result:
     """Return the result of a run from its summary."""
     if not told["complete"]:
         return Result(contender, {}, str(told["stopped"]))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 HOUR = 3600
 
 
-class Guide:
+class CpPlanner:
     """Plans the waiting jobs of a simulation for the policy `cp`. Its only memory between calls is `Jobs.planned`."""
 
     def __init__(self, world: World, options: Mapping[str, float]) -> None:

@@ -102,7 +102,7 @@ def _build(problem: Problem, model: Any) -> tuple[Any, list[Any]]:  # noqa: ANN4
     for start, hint in zip(starts, known.tolist(), strict=True):
         model.add_hint(start, hint)
     units = [list(_units(problem, model, int(job))) for job in problem.chosen]
-    left = Left.of(problem)
+    left = FreeCapacity.of(problem)
     steps = [model.new_fixed_size_interval_var(a, b - a, "") for a, b in itertools.pairwise(left.times.tolist())]
     for group, size in _sizes(problem):
         asked = [sum(numbers[group] * fit(request, size) for request, numbers in each) for each in units]
@@ -164,7 +164,7 @@ def fit(request: Ints, size: Ints) -> int:
     return int((request[which] // size[which]).min())
 
 
-class Left(NamedTuple):
+class FreeCapacity(NamedTuple):
     """The resources left for the chosen jobs: seconds from now, 0 first, and the free amounts of nodes from each on."""
 
     times: Ints
@@ -172,7 +172,7 @@ class Left(NamedTuple):
     """Shape ``(times, nodes, resources)``; after the last one everything is free."""
 
     @classmethod
-    def of(cls, problem: Problem) -> Left:
+    def of(cls, problem: Problem) -> FreeCapacity:
         """Return the resources that the running jobs, and the waiting jobs that are not chosen, leave."""
         state, jobs, plan = problem.state, problem.jobs, problem.plan
         fixed = np.setdiff1d(state.waiting, problem.chosen)

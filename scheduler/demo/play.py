@@ -38,14 +38,14 @@ class Outcome:
     """Seconds from the start of the scheduler that replaced the killed one until it was ready."""
 
 
-class Play:
+class DemoRun:
     """Submits a mix of jobs that run `program` to a cluster, and reports events to `tell` line by line."""
 
     def __init__(self, cluster: Cluster, program: Path, mix: Sequence[Submission], tell: Callable[[str], None]) -> None:
         self._cluster, self._program, self._tell = cluster, program, tell
         self._mix = mix
         self.outcome = Outcome()
-        self._story = story.Story(time.time(), cluster.cores)
+        self._story = story.Narrator(time.time(), cluster.cores)
 
     def run(self) -> Outcome:
         """Run until all jobs are over and return the outcome. Raises `MachineError` and `ControlError`."""
@@ -98,7 +98,7 @@ class Play:
         names = {number: job.name for number, job in self._story.jobs.items()}
         for number, node, _ in (rank for rank in before if after.get(rank, math.inf) <= before[rank]):
             self.outcome.problems.append(f"without a scheduler {names[number]} has made no step on {node}.")
-        words = f"meanwhile jobs have gone on: {', '.join(story.gone_on(before, after, names))}"
+        words = f"meanwhile jobs have gone on: {', '.join(story.progress_between(before, after, names))}"
         self._tell(self._story.line(time.time(), words))
         begin = time.monotonic()
         cluster.start_scheduler()

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.cli.console import Paper
+from drom.agent.cli.console import Console
 from drom.agent.errors import ControlError
 from drom.scheduler.analysis import comparison, plots, results
 from drom.scheduler.demo import story
 from drom.scheduler.demo.jobs import CORES, MIX
-from drom.scheduler.demo.play import Play
+from drom.scheduler.demo.play import DemoRun
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live import accounting
 from drom.scheduler.testbed import namespaces
@@ -73,7 +73,7 @@ def _run(out: Path, *, as_json: bool) -> int:
     if reason := namespaces.why_not() or why_no_mpi():
         raise namespaces.MachineError(reason)
     results.prepare(out)
-    paper = Paper(silent=as_json)
+    paper = Console(silent=as_json)
     paper.write(
         f"{NODES} nodes of {CORES} cores, each with a name, an address, a network card and an agent of its own, and\n"
         f"a scheduler on {HEAD}; they talk over TCP with CURVE keys. All are namespaces of this machine, and\n"
@@ -103,12 +103,12 @@ def _run(out: Path, *, as_json: bool) -> int:
     return 1 if value["problems"] else 0
 
 
-def _play(folder: Path, policy: str, program: Path, paper: Paper) -> Outcome:
+def _play(folder: Path, policy: str, program: Path, paper: Console) -> Outcome:
     with Cluster(folder, "--policy", policy, "--name", policy, nodes=NODES, cores=CORES) as cluster:
-        return Play(cluster, program, MIX, lambda line: paper.write(f"{line}\n")).run()
+        return DemoRun(cluster, program, MIX, lambda line: paper.write(f"{line}\n")).run()
 
 
-def _draw(schedule: Schedule, told: dict[str, Any], picture: Path, paper: Paper) -> None:
+def _draw(schedule: Schedule, told: dict[str, Any], picture: Path, paper: Console) -> None:
     names = [job["name"] for job in told["jobs"]]
     paper.heading("Who had which cores")
     for line in story.chart(schedule, names, told["nodes"], paper.width):
@@ -121,7 +121,7 @@ def _draw(schedule: Schedule, told: dict[str, Any], picture: Path, paper: Paper)
         paper.write(f"As a picture: {picture}\n")
 
 
-def _compare(value: dict[str, Any], paper: Paper, out: Path) -> None:
+def _compare(value: dict[str, Any], paper: Console, out: Path) -> None:
     """Print the figures of both runs side by side, static backfill first, and add them to `value`."""
     order = ["slurm", "sd"]
     summaries = [value["runs"][policy]["summary"] for policy in order]

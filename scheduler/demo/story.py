@@ -34,7 +34,7 @@ AT_ONCE = 1.0
 """Seconds of waiting below which a start counts as immediate."""
 
 
-class Story:
+class Narrator:
     """Converts entries of jobs' histories to lines. `jobs` are the submissions by number; times count from `begin`."""
 
     def __init__(self, begin: float, cores: int) -> None:
@@ -100,7 +100,7 @@ Steps = dict[tuple[int, str, int], int]
 """The steps that each rank has made, by number of its job, node, and pid there."""
 
 
-def gone_on(before: Steps, after: Steps, names: Mapping[int, str]) -> list[str]:
+def progress_between(before: Steps, after: Steps, names: Mapping[int, str]) -> list[str]:
     """Return the progress of the last rank of each job between two checks, in words."""
     words = []
     for number in sorted({rank[0] for rank in before}):

@@ -89,7 +89,7 @@ def sink(world: World, place: int) -> None:
 
 
 @lean
-def remember(world: World, job: int) -> None:
+def insert_predicted(world: World, job: int) -> None:
     """Insert a job into the order of predicted ends."""
     s, running = world.scalars, world.running
     place = rank(world, job)
@@ -100,7 +100,7 @@ def remember(world: World, job: int) -> None:
 
 
 @lean
-def forget(world: World, job: int) -> None:
+def remove_predicted(world: World, job: int) -> None:
     """Take a job out of the order of predicted ends."""
     s, running = world.scalars, world.running
     for i in range(rank(world, job), s[RUNNERS] - 1):

@@ -29,7 +29,7 @@ from drom.scheduler.engine.node_shares import (
     update_ends,
 )
 from drom.scheduler.engine.pool import allot
-from drom.scheduler.engine.prediction_updates import foresee, note_gone
+from drom.scheduler.engine.prediction_updates import predict_submitted, record_end
 from drom.scheduler.engine.state import (
     BUSY,
     CQSIM,
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
     from drom.scheduler.engine.state import World
     from drom.scheduler.interface import Actions, Floats, Ints, Jobs, State
-    from drom.scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.predictors.knowledge import RuntimeKnowledge
 
 OVER, STOPPED, MORE, FAILED = 0, 1, 2, 3
 """How `advance` ends: no event is left, the next is after `until`, the budget is used up, the policy did wrong."""
@@ -93,7 +93,7 @@ OVER, STOPPED, MORE, FAILED = 0, 1, 2, 3
 
 def advance(  # noqa: PLR0917 - numba wants them by position
     decide: Callable[[State, Event, Floats, Actions], int],
-    predict: Callable[[Jobs, Foresight, int], int],
+    predict: Callable[[Jobs, RuntimeKnowledge, int], int],
     world: World,
     options: Floats,
     actions: Actions,
@@ -111,15 +111,15 @@ def advance(  # noqa: PLR0917 - numba wants them by position
         s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
         s[NOW] = now
         submitted = s[SUBMISSIONS]
-        event = happen(world, now)
+        event = handle_next(world, now)
         if s[FORESEES]:
-            foresee(world, predict, submitted, now)
+            predict_submitted(world, predict, submitted, now)
         if event.kinds == 0 or not is_turn(world, now):
             continue
         s[EVENTS] += 1
         actions.used[:] = 0
         s[WAKE] = decide(view(world), event, options, actions)
-        obey(world, actions, event.kinds)
+        apply_answer(world, actions, event.kinds)
         if s[FAULT] != NO_FAULT:
             return FAILED
     return MORE
@@ -136,11 +136,11 @@ def is_turn(world: World, now: int) -> bool:
 
 
 @lean
-def obey(world: World, actions: Actions, kinds: int) -> None:
+def apply_answer(world: World, actions: Actions, kinds: int) -> None:
     """Carry out the answer of the policy; note a fault in it, or in the time at which it wants to be called again."""
     s = world.scalars
     now, before = s[NOW], s[STARTS] + s[SHORTENED]
-    carry_out(world, actions, kinds)
+    apply_actions(world, actions, kinds)
     if s[FAULT] == NO_FAULT and (s[WAKE] < now or (s[WAKE] == now and s[STARTS] + s[SHORTENED] == before)):
         s[FAULT] = IN_THE_PAST
 
@@ -156,25 +156,25 @@ def next_instant(world: World) -> int:
 
 
 @lean
-def happen(world: World, now: int) -> Event:
+def handle_next(world: World, now: int) -> Event:
     """Let happen what one call answers for, and say what that was; no kind: the policy need not be called."""
     rule = world.scalars[RULE]
     if rule == PYSS:
-        return happen_as_pyss(world, now)
+        return handle_as_pyss(world, now)
     if rule == CQSIM:
-        return happen_as_cqsim(world, now)
-    return happen_together(world, now)
+        return handle_as_cqsim(world, now)
+    return handle_together(world, now)
 
 
 @lean
-def happen_together(world: World, now: int) -> Event:
+def handle_together(world: World, now: int) -> Event:
     """End all jobs of this instant, or change their demand, then let all submissions of it join the queue."""
     kinds, count, subject = 0, 0, NOBODY
     while ends_now(world, now):
         subject = world.heap[0]
-        kinds |= go_on(world, now)
+        kinds |= end_or_change(world, now)
         count += 1
-    while comes_now(world, now):
+    while arrives_now(world, now):
         subject = submit_next(world)
         kinds |= SUBMITTED
         count += 1
@@ -184,29 +184,29 @@ def happen_together(world: World, now: int) -> Event:
 
 
 @lean
-def happen_as_cqsim(world: World, now: int) -> Event:
+def handle_as_cqsim(world: World, now: int) -> Event:
     """Let one thing happen: an end, else a submission, else a call that was asked for."""
     if ends_now(world, now):
         subject = world.heap[0]
-        return Event(go_on(world, now), subject)
-    if comes_now(world, now):
+        return Event(end_or_change(world, now), subject)
+    if arrives_now(world, now):
         return Event(SUBMITTED, submit_next(world))
     return Event(TICK, NOBODY)
 
 
 @lean
-def happen_as_pyss(world: World, now: int) -> Event:
+def handle_as_pyss(world: World, now: int) -> Event:
     """Let one thing happen: a submission, else an end, else a call; before it, whoever reached his limit is gone."""
     s, jobs = world.scalars, world.jobs
     while s[RUNNERS] > 0 and jobs.ends[world.running[0]] <= now:
         end_job(world, world.running[0], now)
     update_ends(world, now)
-    if comes_now(world, now):
+    if arrives_now(world, now):
         job = submit_next(world)
         return Event(SUBMITTED if jobs.nodes[job] <= s[FREE] else 0, job)
     if ends_now(world, now):
         subject = world.heap[0]
-        return Event(go_on(world, now), subject)
+        return Event(end_or_change(world, now), subject)
     return Event(TICK, NOBODY)
 
 
@@ -217,14 +217,14 @@ def ends_now(world: World, now: int) -> bool:
 
 
 @lean
-def comes_now(world: World, now: int) -> bool:
+def arrives_now(world: World, now: int) -> bool:
     """Return whether a job is still to be submitted at this instant."""
     s = world.scalars
     return bool(s[SUBMISSIONS] < len(world.jobs.submit) and world.jobs.submit[s[SUBMISSIONS]] <= now)
 
 
 @lean
-def go_on(world: World, now: int) -> int:
+def end_or_change(world: World, now: int) -> int:
     """End the job of the next event, or change its demand; return which of both."""
     if len(world.upcoming) > 0 and change_demand(world, world.heap[0], now):
         return DEMAND_CHANGED
@@ -233,7 +233,7 @@ def go_on(world: World, now: int) -> int:
         end_job(world, job, now)
         update_ends(world, now)
         if world.scalars[FORESEES]:
-            note_gone(world, job, now)
+            record_end(world, job, now)
     return JOB_ENDED
 
 
@@ -270,7 +270,7 @@ def submit_next(world: World) -> int:
 
 
 @lean
-def carry_out(world: World, actions: Actions, kinds: int) -> None:
+def apply_actions(world: World, actions: Actions, kinds: int) -> None:
     """Do what the policy wants, row by row; at the first row that cannot be done, note the fault and stop."""
     s = world.scalars
     before = s[STARTS]
@@ -279,18 +279,18 @@ def carry_out(world: World, actions: Actions, kinds: int) -> None:
         return
     for row in actions.rows[: actions.used[0]]:
         s[CULPRIT] = row[1]
-        s[FAULT] = do(world, row, actions.nodes[row[2] : row[2] + row[3]])
+        s[FAULT] = apply_action(world, row, actions.nodes[row[2] : row[2] + row[3]])
         if s[FAULT] != NO_FAULT:
             return
         if world.order[row[1]] >= before:
             world.cause[row[1]] = kinds
     update_ends(world, s[NOW])
     if s[STARTS] > before:
-        close_ranks(world)
+        compact_queue(world)
 
 
 @lean
-def do(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table of actions
+def apply_action(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table of actions
     """Do one action and return what is wrong with it."""
     kind, job, now = row[0], row[1], world.scalars[NOW]
     if job < 0 or job >= len(world.queue):
@@ -301,7 +301,7 @@ def do(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table 
     if kind in (RESIZE, LIMIT) and state != RUNNING:
         return NOT_RUNNING
     if kind in (START, PLACE, RESIZE, ALLOT):
-        return give(world, row, nodes)
+        return start_or_resize(world, row, nodes)
     if kind == LIMIT:
         world.scalars[SHORTENED] += row[2] < world.jobs.limit[job]
         return set_limit(world, job, row[2], now)
@@ -312,7 +312,7 @@ def do(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table 
 
 
 @lean
-def give(world: World, row: Ints, nodes: Ints) -> int:
+def start_or_resize(world: World, row: Ints, nodes: Ints) -> int:
     """Start or resize a job, on nodes or in a pool, and return what is wrong with it."""
     kind, job, now = row[0], row[1], world.scalars[NOW]
     if is_pool(world) != (kind == ALLOT):
@@ -327,7 +327,7 @@ def give(world: World, row: Ints, nodes: Ints) -> int:
 
 
 @lean
-def close_ranks(world: World) -> None:
+def compact_queue(world: World) -> None:
     """Take the jobs that have started out of the queue."""
     kept = 0
     for job in world.queue[: world.scalars[QUEUED]]:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.scheduler.engine.end_order import forget, move, push, remember
-from drom.scheduler.engine.residual_processes import disturbed, note_interference
+from drom.scheduler.engine.end_order import insert_predicted, move, push, remove_predicted
+from drom.scheduler.engine.residual_processes import note_interference, slowed_speed
 from drom.scheduler.engine.state import (
     BAD_SHARE,
     BLOCK,
@@ -69,7 +69,7 @@ def start_job(world: World, job: int, now: int) -> int:
             node += 1
         block += 1
     s[FREE] -= need
-    set_off(world, job, cores, now)
+    begin(world, job, cores, now)
     return NO_FAULT
 
 
@@ -96,10 +96,10 @@ def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
         return fault
     place = world.nodes.first[job]
     for node in nodes:
-        settle(world, job, node, cores)
+        add_resident(world, job, node, cores)
         world.nodes.place[place] = node
         place += 1
-    set_off(world, job, cores, now)
+    begin(world, job, cores, now)
     note_neighbours(world, job)
     return NO_FAULT
 
@@ -120,7 +120,7 @@ def why_not_on(world: World, job: int, node: int, cores: int) -> int:
 
 
 @lean
-def settle(world: World, job: int, node: int, cores: int) -> None:
+def add_resident(world: World, job: int, node: int, cores: int) -> None:
     """Let a job in on a node."""
     house = world.nodes
     if house.resident[node, 0] == NOBODY:
@@ -136,7 +136,7 @@ def settle(world: World, job: int, node: int, cores: int) -> None:
 
 
 @lean
-def set_off(world: World, job: int, cores: int, now: int) -> None:
+def begin(world: World, job: int, cores: int, now: int) -> None:
     """Let a job that has its nodes, and so many cores of each, begin at full speed."""
     s, jobs = world.scalars, world.jobs
     world.given[job], jobs.leaves[job] = cores, jobs.nodes[job]
@@ -147,7 +147,7 @@ def set_off(world: World, job: int, cores: int, now: int) -> None:
     world.left[job], jobs.since[job] = world.run[job] * world.rate[job], now
     world.end[job] = min(now + world.run[job], at_the_latest(world, job))
     push(world, job)
-    remember(world, job)
+    insert_predicted(world, job)
 
 
 @lean
@@ -200,9 +200,9 @@ def set_limit(world: World, job: int, limit: int, now: int) -> int:
     jobs = world.jobs
     if jobs.start[job] + limit <= now:
         return TOO_SHORT
-    forget(world, job)
+    remove_predicted(world, job)
     jobs.limit[job], jobs.ends[job] = limit, jobs.start[job] + limit
-    remember(world, job)
+    insert_predicted(world, job)
     note_neighbours(world, job)
     return NO_FAULT
 
@@ -211,7 +211,7 @@ def set_limit(world: World, job: int, limit: int, now: int) -> int:
 def end_job(world: World, job: int, now: int) -> None:
     """Let a job leave its nodes; the owner of each has the share that comes free."""
     resident, share, s, blocks = world.nodes.resident, world.nodes.share, world.scalars, world.free_in_block
-    forget(world, job)
+    remove_predicted(world, job)
     account(world, job, now)
     if world.jobs.shared[job] > 0:
         note_neighbours(world, job)
@@ -231,13 +231,13 @@ def end_job(world: World, job: int, now: int) -> None:
             resident[node, i], share[node, i] = resident[node, i + 1], share[node, i + 1]
         resident[node, last], share[node, last] = NOBODY, 0
         shared[resident[node, 0]] -= resident[node, 1] == NOBODY
-        hand_on(world, node, left)
+        pass_cores(world, node, left)
     s[FREE] += freed + world.jobs.held[job]
     world.jobs.held[job] = 0
 
 
 @lean
-def hand_on(world: World, node: int, cores: int) -> None:
+def pass_cores(world: World, node: int, cores: int) -> None:
     """Give cores that came free on a node to its first resident that may grow."""
     house = world.nodes
     for layer in range(house.resident.shape[1]):
@@ -287,7 +287,7 @@ def update_ends(world: World, now: int) -> None:
         world.left[job] += max(0, world.jobs.start[job] - now) * (world.rate[job] - before)
         if not is_pool(world):
             s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
-        world.jobs.leaves[job] = leaves_of(world, job)
+        world.jobs.leaves[job] = nodes_left_last(world, job)
         done = now + max(0, -((boundary(world, job) - world.left[job]) // world.rate[job]))
         move(world, job, min(done, at_the_latest(world, job)))
     s[CHANGES] = 0
@@ -312,7 +312,7 @@ def account(world: World, job: int, now: int) -> None:
 
 
 @lean
-def leaves_of(world: World, job: int) -> int:
+def nodes_left_last(world: World, job: int) -> int:
     """Return on how many of its nodes a job is predicted to be the last; of equals, the later submitted is."""
     house, ends, count = world.nodes, world.jobs.ends, 0
     for node in house.place[house.first[job] : house.first[job + 1]]:
@@ -328,7 +328,7 @@ def leaves_of(world: World, job: int) -> int:
 def rate_of(world: World, job: int) -> int:
     """Return how much of its work a job does in a second: in cores, or as the speeds of a pool say."""
     if is_pool(world):
-        return disturbed(world, job, world.speed[world.jobs.held[job]])
+        return slowed_speed(world, job, world.speed[world.jobs.held[job]])
     house, total, least = world.nodes, 0, world.scalars[CORES]
     for node in house.place[house.first[job] : house.first[job + 1]]:
         share = house.share[node, layer_of(world, job, node)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def naming_errors(policy: Policy, now: Callable[[], int]) -> Iterator[None]:
+def policy_errors_as_sentences(policy: Policy, now: Callable[[], int]) -> Iterator[None]:
     """Raise SchedulerError for what the policy raises: as plain Python, or as machine code.
 
     Machine code that is called through a pointer cannot raise: numba hands its error to `sys.unraisablehook` and

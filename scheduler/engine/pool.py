@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.scheduler.engine.node_shares import account, note_change, set_off
+from drom.scheduler.engine.node_shares import account, begin, note_change
 from drom.scheduler.engine.state import BAD_SHARE, FREE, MILLION, NO_FAULT, NO_ROOM, NOT_RUNNING, RESIZES, WRONG_CLASS
 from drom.scheduler.interface import MALLEABLE, RIGID, RUNNING, WAITING, lean
 
@@ -43,7 +43,7 @@ def allot(world: World, job: int, processors: int, now: int) -> int:
     s[FREE] -= processors - before
     jobs.held[job] = processors
     if before == 0:
-        set_off(world, job, processors, now)
+        begin(world, job, processors, now)
     elif processors != before:
         account(world, job, now)
         price = in_work(cost(world, before, processors), world.speed[processors])

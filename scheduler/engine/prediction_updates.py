@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from drom.scheduler.engine.state import World
     from drom.scheduler.interface import Jobs
-    from drom.scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.predictors.knowledge import RuntimeKnowledge
 
 MINUTE, HOUR = 60, 3600
 STEPS = (
@@ -43,7 +43,9 @@ STEPS = (
 
 
 @lean
-def foresee(world: World, predict: Callable[[Jobs, Foresight, int], int], first: int, now: int) -> None:
+def predict_submitted(
+    world: World, predict: Callable[[Jobs, RuntimeKnowledge, int], int], first: int, now: int
+) -> None:
     """Predict the run times of the jobs from `first` on, which have just been submitted; raise what has passed."""
     jobs, known = world.jobs, world.foresight
     for job in range(first, world.scalars[SUBMISSIONS]):
@@ -58,7 +60,7 @@ def foresee(world: World, predict: Callable[[Jobs, Foresight, int], int], first:
 def raise_limit(world: World, job: int, now: int) -> None:
     """Raise the prediction of a running job until its predicted end is still to come."""
     jobs, known = world.jobs, world.foresight
-    limit, most = jobs.limit[job], longest(world, job)
+    limit, most = jobs.limit[job], latest_end(world, job)
     while jobs.start[job] + limit <= now:
         limit = min(limit + STEPS[min(known.raised[job], len(STEPS) - 1)], most)
         known.raised[job] += 1
@@ -66,7 +68,7 @@ def raise_limit(world: World, job: int, now: int) -> None:
 
 
 @lean
-def longest(world: World, job: int) -> int:
+def latest_end(world: World, job: int) -> int:
     """Return how long a job can take from its start, as far as its present speed tells."""
     full = full_rate(world, job)
     if world.rate[job] != full:
@@ -75,7 +77,7 @@ def longest(world: World, job: int) -> int:
 
 
 @lean
-def note_gone(world: World, job: int, now: int) -> None:
+def record_end(world: World, job: int, now: int) -> None:
     """Let the predictor know of a job that has ended."""
     known, lost = world.foresight, world.jobs.lost[job] // full_rate(world, job)
     known.took[job] = now - world.jobs.start[job] - lost

@@ -43,7 +43,7 @@ def note_interference(world: World) -> None:
 
 
 @lean
-def disturbed(world: World, job: int, speed: int) -> int:
+def slowed_speed(world: World, job: int, speed: int) -> int:
     """Return what a job does in a second that would do `speed` without the processes of others."""
     s = world.scalars
     if s[RESIDUAL] == 0:

@@ -19,7 +19,7 @@ from drom.scheduler.interface import (
     State,
     lean,
 )
-from drom.scheduler.predictors.knowledge import Foresight, foresight_of
+from drom.scheduler.predictors.knowledge import RuntimeKnowledge, knowledge_of
 
 if TYPE_CHECKING:
     from drom.workloads.workload import Workload
@@ -126,7 +126,7 @@ class World(NamedTuple):
     """As in `State`."""
     rates: Ints
     """As in `State`."""
-    foresight: Foresight
+    foresight: RuntimeKnowledge
     scalars: Ints
 
 
@@ -224,7 +224,7 @@ def make_world(
         upcoming=np.zeros(0, np.int64) if pool is None else pool.upcoming,
         contracts=np.zeros((0, 4), np.int64) if contracts is None else contracts,
         rates=np.zeros((count, cores + 1) if measured else (0, 0), np.int64),
-        foresight=foresight_of(work if foresees else None),
+        foresight=knowledge_of(work if foresees else None),
         scalars=scalars,
     )
 

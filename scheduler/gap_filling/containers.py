@@ -129,7 +129,7 @@ def next_arrival(box: Containers) -> int:
 
 
 @lean
-def somebody_waits(box: Containers) -> bool:
+def is_any_waiting(box: Containers) -> bool:
     """Return whether a container is in the queue."""
     s = box.scalars
     return bool(s[BACK] > 0 or s[FRESH] < s[SEEN])
@@ -157,7 +157,7 @@ def put_back(box: Containers, one: int) -> None:
 
 
 @lean
-def move_in(box: Containers, one: int, node: int, now: int, pause: int) -> None:
+def attach(box: Containers, one: int, node: int, now: int, pause: int) -> None:
     """Let a container be on a node, and begin to work after a pause."""
     box.migrations[one] += box.last[one] not in (NOBODY, node)
     box.node[one], box.last[one], box.tenant[node] = node, node, one
@@ -168,7 +168,7 @@ def move_in(box: Containers, one: int, node: int, now: int, pause: int) -> None:
 
 
 @lean
-def move_out(box: Containers, one: int, until: int) -> None:
+def detach(box: Containers, one: int, until: int) -> None:
     """Let a container leave its node, which it has had until then."""
     s, node = box.scalars, box.node[one]
     run = box.runs[s[RUNS]]
@@ -185,7 +185,7 @@ def drop(box: Containers, one: int, now: int, speed: int) -> None:
     box.overhead[one] -= max(0, box.begin[one] - now)
     box.lost[one] += -(-(box.done[one] - box.saved[one]) // speed)
     box.done[one] = box.saved[one]
-    move_out(box, one, now)
+    detach(box, one, now)
 
 
 @lean

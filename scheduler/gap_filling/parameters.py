@@ -26,7 +26,7 @@ MOST = 10_000_000
 """The most filler jobs."""
 
 
-class Filling(NamedTuple):
+class FillingOptions(NamedTuple):
     """How gaps are filled; times in whole seconds."""
 
     policy: str = "A"
@@ -73,14 +73,14 @@ class Filling(NamedTuple):
         return make_containers(begin + np.cumsum(gaps).astype(np.int64), need, nodes, jobs, places)
 
 
-def parse_filling(choices: Iterable[str]) -> Filling:
+def parse_filling(choices: Iterable[str]) -> FillingOptions:
     """Return how gaps are filled by ``NAME=VALUE``, defaults for what is not named.
 
     Raises SchedulerError for a name that is not there or means nothing beside the others, for a value that cannot be,
     and where no work fits a slot.
     """
-    chosen = read_choices("--fill-set", choices, Filling._fields, _value, SchedulerError)
-    filling = Filling(**chosen)  # type: ignore[arg-type] # each value has the type of its field
+    chosen = read_choices("--fill-set", choices, FillingOptions._fields, _value, SchedulerError)
+    filling = FillingOptions(**chosen)  # type: ignore[arg-type] # each value has the type of its field
     for name in chosen:
         if (policy := OF_ONE.get(name, filling.policy)) != filling.policy:
             msg = f"--fill-set {name} means nothing under policy={filling.policy}: omit it, or choose policy={policy}."

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.gap_filling.containers import (
     arrive,
-    move_in,
-    move_out,
+    attach,
+    detach,
+    is_any_waiting,
     put_back,
-    somebody_waits,
     take_next,
     time_left,
     work,
@@ -92,7 +92,7 @@ def fill_pool(  # noqa: PLR0917 - numba wants them by position
 def fill_slot(box: Containers, taken: Ints, now: int, options: Ints) -> int:
     """Fill a slot of all nodes that are not taken, and return how many these are."""
     arrive(box, now)
-    empty = seat(box, taken, now, options[RESTORE])
+    empty = place_containers(box, taken, now, options[RESTORE])
     run_slot(box, now, options)
     return int(empty)
 
@@ -105,13 +105,13 @@ def occupy(taken: Ints, nodes: Ints, jobs: int) -> None:
 
 
 @lean
-def seat(box: Containers, taken: Ints, now: int, restore: int) -> int:
+def place_containers(box: Containers, taken: Ints, now: int, restore: int) -> int:
     """Let those leave whose node has a regular job now, give empty nodes to those that wait; return how many were."""
     empty = 0
     for node in range(len(taken)):
         if taken[node] > 0 and box.tenant[node] != NOBODY:
             one = box.tenant[node]
-            move_out(box, one, now)
+            detach(box, one, now)
             put_back(box, one)
     for node in range(len(taken)):
         if taken[node] > 0:
@@ -119,8 +119,8 @@ def seat(box: Containers, taken: Ints, now: int, restore: int) -> int:
         empty += 1
         if box.tenant[node] != NOBODY:
             box.overhead[box.tenant[node]] += restore
-        elif somebody_waits(box):
-            move_in(box, take_next(box), node, now, restore)
+        elif is_any_waiting(box):
+            attach(box, take_next(box), node, now, restore)
     return empty
 
 
@@ -135,7 +135,7 @@ def run_slot(box: Containers, now: int, options: Ints) -> None:
         if restore + left <= slot:
             work(box, one, left, speed)
             box.end[one] = now + restore + left
-            move_out(box, one, box.end[one])
+            detach(box, one, box.end[one])
         else:
             work(box, one, slot - restore - save, speed)
             box.overhead[one] += save
@@ -148,4 +148,4 @@ def leave_all(box: Containers, now: int) -> None:
     """Let every container leave its node."""
     for one in box.tenant:
         if one != NOBODY:
-            move_out(box, one, now)
+            detach(box, one, now)

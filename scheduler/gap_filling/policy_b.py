@@ -15,8 +15,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.scheduler.engine.end_order import forget, remember
-from drom.scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, happen, is_turn, next_instant, obey
+from drom.scheduler.engine.end_order import insert_predicted, remove_predicted
+from drom.scheduler.engine.event_loop import (
+    FAILED,
+    MORE,
+    OVER,
+    STOPPED,
+    apply_answer,
+    handle_next,
+    is_turn,
+    next_instant,
+)
 from drom.scheduler.engine.node_shares import note_neighbours, set_limit, update_ends
 from drom.scheduler.engine.state import BUSY, CHANGES, CORES, EVENTS, FAULT, FREE, NO_FAULT, NOW, WAKE, view
 from drom.scheduler.gap_filling.containers import (
@@ -24,12 +33,12 @@ from drom.scheduler.gap_filling.containers import (
     PENDING_COUNT,
     TENANTS,
     arrive,
+    attach,
+    detach,
     drop,
-    move_in,
-    move_out,
+    is_any_waiting,
     next_arrival,
     put_back,
-    somebody_waits,
     take_next,
     time_left,
     work,
@@ -71,13 +80,13 @@ def advance_filled(  # noqa: PLR0917 - numba wants them by position
         finish(box, now)
         arrive(box, now)
         if regular == now:
-            event = happen(world, now)
+            event = handle_next(world, now)
             if event.kinds != 0 and is_turn(world, now):
                 s[EVENTS] += 1
                 actions.used[:] = 0
                 s[WAKE] = decide(view(world), event, options, actions)
                 note_plans(world, box, actions)
-                obey(world, actions, event.kinds)
+                apply_answer(world, actions, event.kinds)
                 if s[FAULT] != NO_FAULT:
                     return FAILED
                 clear(world, box, how, actions)
@@ -115,7 +124,7 @@ def complete(box: Containers, one: int) -> None:
     box.worked[one] += box.due[one] - box.begin[one]
     box.done[one] = box.saved[one] = box.need[one]
     box.end[one] = box.due[one]
-    move_out(box, one, box.due[one])
+    detach(box, one, box.due[one])
 
 
 @lean
@@ -187,7 +196,7 @@ def evict(  # noqa: PLR0917 - numba wants them by position
     box.saved[one] = box.done[one]
     box.overhead[one] += how[SAVE]
     box.saves[one] += 1
-    move_out(box, one, stop + how[SAVE])
+    detach(box, one, stop + how[SAVE])
     if delay > 0:
         await_due(box, one, stop + how[SAVE])
     else:
@@ -202,8 +211,8 @@ def migrate(box: Containers, how: Ints, one: int, target: int, now: int) -> None
     ready = max(now, box.begin[one])
     work(box, one, ready - box.begin[one], how[SPEED])
     box.overhead[one] += how[MIGRATE]
-    move_out(box, one, ready + how[MIGRATE])
-    move_in(box, one, target, now, ready + how[MIGRATE] - now)
+    detach(box, one, ready + how[MIGRATE])
+    attach(box, one, target, now, ready + how[MIGRATE] - now)
     left = time_left(box, one, how[SPEED])
     await_due(box, one, NEVER if left == NEVER else box.begin[one] + left)
 
@@ -223,10 +232,10 @@ def postpone(world: World, job: int, delay: int) -> None:
     Those who share these lend cores for so much longer, so that they may take what they lose by it, rounded up.
     """
     jobs, s = world.jobs, world.scalars
-    forget(world, job)
+    remove_predicted(world, job)
     jobs.start[job] += delay
     jobs.ends[job] += delay
-    remember(world, job)
+    insert_predicted(world, job)
     world.left[job] += delay * world.rate[job]
     note_neighbours(world, job)
     for other in world.changed[: s[CHANGES]]:
@@ -254,11 +263,11 @@ def is_empty(world: World, box: Containers, node: int) -> bool:
 def fill(world: World, box: Containers, how: Ints, now: int) -> None:
     """Give empty nodes to containers that wait."""
     vacant, node = world.scalars[FREE] - box.scalars[TENANTS], 0
-    while vacant > 0 and somebody_waits(box):
+    while vacant > 0 and is_any_waiting(box):
         while not is_empty(world, box, node):
             node += 1
         one = take_next(box)
-        move_in(box, one, node, now, how[RESTORE])
+        attach(box, one, node, now, how[RESTORE])
         left = time_left(box, one, how[SPEED])
         await_due(box, one, NEVER if left == NEVER else box.begin[one] + left)
         vacant -= 1

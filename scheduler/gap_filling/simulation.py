@@ -14,7 +14,7 @@ from drom.scheduler.engine.state import BUSY, FREE
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.gap_filling import containers, policy_a, policy_b
 from drom.scheduler.gap_filling.containers import MILLION, RUNS
-from drom.scheduler.gap_filling.parameters import Filling
+from drom.scheduler.gap_filling.parameters import FillingOptions
 from drom.scheduler.interface import ENDED, NEVER, NOBODY, RUNNING
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.workload import make_workload
@@ -38,11 +38,11 @@ _MODULES = (containers, policy_a, policy_b)
 
 
 @dataclass
-class Filled:
+class FilledSimulation:
     """A simulation whose gaps are filled; made before its first event, by policy A on a machine with time slots."""
 
     run: Simulation
-    filling: Filling
+    filling: FillingOptions
     box: Containers
     empty: int = 0
     """Policy A: node-seconds of the slots without a regular job."""
@@ -50,7 +50,7 @@ class Filled:
     """Policy A on a pool: how many processors regular jobs have from when on."""
 
     @classmethod
-    def of(cls, run: Simulation, filling: Filling, seed: int) -> Filled:
+    def of(cls, run: Simulation, filling: FillingOptions, seed: int) -> FilledSimulation:
         """Return a simulation with containers. Raises SchedulerError for policy B on a pool."""
         if run.policy.pooled and filling.policy == "B":
             msg = (
@@ -138,7 +138,7 @@ class Filled:
                 box.saved[one] = box.done[one]
                 box.saves[one] += 1
                 box.overhead[one] += f.save
-                containers.move_out(box, one, end)
+                containers.detach(box, one, end)
             else:
                 containers.drop(box, one, end, self._speed)
 
@@ -228,9 +228,9 @@ def compile_all() -> None:
     one = np.ones(1, np.int64)
     work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": one})
     for policy, way in (("fcfs", "A"), ("fcfs", "B"), ("equipartition", "A")):
-        filling = Filling(policy=way)
+        filling = FillingOptions(policy=way)
         machine = Machine(1, slot=filling.time_slot)
-        filled = Filled.of(Simulation.of(work, machine, load_policy(policy)), filling, 1)
+        filled = FilledSimulation.of(Simulation.of(work, machine, load_policy(policy)), filling, 1)
         filled.run.run()
         filled.finish()
 

@@ -61,7 +61,7 @@ def start_now(state: State, known: Plan, j: int, actions: Actions) -> None:
 
 
 @lean
-def keep_for(  # noqa: PLR0917 - numba wants them by position
+def reserve_for(  # noqa: PLR0917 - numba wants them by position
     state: State, known: Plan, j: int, begin: int, rank: int, actions: Actions
 ) -> None:
     """Keep nodes for a job from its predicted start on; none for one beyond the window."""
@@ -73,11 +73,11 @@ def keep_for(  # noqa: PLR0917 - numba wants them by position
         end, resolution = begin + state.jobs.requested[j], known.resolution
         hold(known.table, begin - begin % resolution, end - end % resolution, begin, rank)
     else:
-        keep_numbers(state, known, known.table.profile, j, begin)
+        reserve_numbers(state, known, known.table.profile, j, begin)
 
 
 @lean
-def keep_numbers(state: State, known: Plan, profile: Profile, j: int, begin: int) -> None:
+def reserve_numbers(state: State, known: Plan, profile: Profile, j: int, begin: int) -> None:
     """Take a job's nodes out of a profile, both ends of its time rounded down; none for one beyond the window."""
     if begin <= state.now + known.window:
         end, resolution = begin + state.jobs.requested[j], known.resolution

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.interface import MALLEABLE, NEVER, Actions, Event, Floats, Ints, State, allot, compilable
-from drom.scheduler.policies.equipartition_cost import worthwhile
+from drom.scheduler.policies.equipartition_cost import profitable_changes
 from drom.scheduler.policies.pool_division import divide
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def decide(state: State, _event: Event, options: Floats, actions: Actions) -> in
         spare += held[job]
     divide(share, room, spare)
     if options[COST] > 0:
-        share = worthwhile(state, members, share, options[COST])
+        share = profitable_changes(state, members, share, options[COST])
     for i in range(runners):
         if share[i] < held[members[i]]:
             allot(actions, members[i], share[i])

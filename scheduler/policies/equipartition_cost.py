@@ -22,7 +22,7 @@ from drom.scheduler.policies.pool_forecast import time_on
 
 
 @compilable
-def worthwhile(state: State, members: Ints, target: Ints, cost: float) -> Ints:
+def profitable_changes(state: State, members: Ints, target: Ints, cost: float) -> Ints:
     """Return the processors of each, 0 for who does not start; `target` are the shares, running jobs come first."""
     jobs, runners = state.jobs, len(state.running)
     share, free = must(state, members, target)

@@ -49,7 +49,7 @@ def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> i
     share, left = minima(state, members, least)
     paying = np.argsort(-density, kind="mergesort")
     left = serve(state, members, paying, least, need, gain, share, left)
-    left = let_in_hopeless(members, len(state.running), least, gain, share, left)
+    left = admit_hopeless(members, len(state.running), least, gain, share, left)
     share_rest(share, most, gain, left)
     for i, job in enumerate(members):
         if share[i] < held[job]:
@@ -138,7 +138,7 @@ def serve(  # noqa: PLR0917 - columns by position
 
 
 @compilable
-def let_in_hopeless(  # noqa: PLR0917 - columns by position
+def admit_hopeless(  # noqa: PLR0917 - columns by position
     members: Ints, runners: int, least: Ints, gain: Ints, share: Ints, left: int
 ) -> int:
     """Let jobs start that gain nothing, where nobody waits who does, and return what is left."""

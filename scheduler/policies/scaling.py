@@ -27,7 +27,7 @@ TINY = 1e-9
 
 
 @rare
-def estimate(rates: Ints, job: int, cores: int) -> float:
+def estimated_rate(rates: Ints, job: int, cores: int) -> float:
     """Return the rate of a job with so many cores of each node, in its own unit; UNKNOWN below two measured sizes.
 
     Without cores it is 0.
@@ -60,7 +60,7 @@ def estimate(rates: Ints, job: int, cores: int) -> float:
         fixed, divided = one / squares, 0.0
     else:
         fixed, divided = 0.0, other / inverse
-    return held_between(rates, job, cores, 1 / (fixed + divided / cores), lower, upper)
+    return clamped(rates, job, cores, 1 / (fixed + divided / cores), lower, upper)
 
 
 @lean
@@ -73,7 +73,7 @@ def counted(rates: Ints, job: int) -> int:
 
 
 @lean
-def held_between(  # noqa: PLR0917 - numba wants them by position
+def clamped(  # noqa: PLR0917 - numba wants them by position
     rates: Ints, job: int, cores: int, rate: float, lower: int, upper: int
 ) -> float:
     """Return a rate kept between what the next sizes measured, below and above (0: none), allow."""
@@ -89,8 +89,8 @@ def speed(rates: Ints, job: int, cores: int, whole: int) -> float:
     """Return the speed with so many cores of each node, that on all of them, `whole`, being 1; UNKNOWN if it is."""
     if len(rates) == 0:
         return UNKNOWN
-    full = estimate(rates, job, whole)
-    return UNKNOWN if full < 0 else estimate(rates, job, cores) / full
+    full = estimated_rate(rates, job, whole)
+    return UNKNOWN if full < 0 else estimated_rate(rates, job, cores) / full
 
 
 @rare

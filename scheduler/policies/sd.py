@@ -31,8 +31,8 @@ from drom.scheduler.policies import slurm
 from drom.scheduler.policies.backfill import (
     Plan,
     get_start,
-    keep_for,
-    keep_numbers,
+    reserve_for,
+    reserve_numbers,
     smallest_from,
     start_heads,
     start_now,
@@ -144,7 +144,7 @@ def pass_of(state: State, options: Floats) -> Pass:
     queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
     reach, least, tally = reach_of(state, rules, queue), np.empty(len(queue), np.int64), np.zeros(3, np.int64)
     smallest_from(state, queue, least)
-    tally[HOPE] = last_hope(state, rules, reach, latest, queue, -1)
+    tally[HOPE] = last_candidate(state, rules, reach, latest, queue, -1)
     if len(queue) > 0 and state.free < least[0] and tally[HOPE] < 0:
         queue = queue[:0]
     table = table_of(state, int(options[slurm.RESERVATIONS]), len(queue))
@@ -166,7 +166,7 @@ def go_on(state: State, known: Pass, place: int, actions: Actions) -> tuple[int,
         begin = get_start(state, known.plan, queue[i])
         outcome = schedule(state, known, queue[i], begin, actions)
         if outcome == STARTED:
-            tally[HOPE] = last_hope(state, known.rules, known.reach, known.latest, queue, tally[HOPE])
+            tally[HOPE] = last_candidate(state, known.rules, known.reach, known.latest, queue, tally[HOPE])
         elif outcome != WAITS:
             return i, begin, outcome
     return len(queue), NEVER, WAITS
@@ -298,9 +298,9 @@ def first_free(state: State, table: Timetable, wanted: int) -> Ints:
 def reserve(state: State, known: Pass, j: int, begin: int, actions: Actions) -> None:
     """Keep nodes for a job from its predicted start on, as `slurm` does."""
     rank = known.tally[RESERVED]
-    keep_for(state, known.plan, j, begin, rank, actions)
+    reserve_for(state, known.plan, j, begin, rank, actions)
     if counts_guard(known) and rank < known.rules.guard:
-        keep_numbers(state, known.plan, known.guarded.profile, j, begin)
+        reserve_numbers(state, known.plan, known.guarded.profile, j, begin)
     known.tally[RESERVED] += 1
 
 
@@ -338,7 +338,7 @@ def may_share(state: State, rules: Rules, reach: Reach, latest: int, j: int) -> 
 
 
 @lean
-def last_hope(  # noqa: PLR0917 - numba wants them by position
+def last_candidate(  # noqa: PLR0917 - numba wants them by position
     state: State, rules: Rules, reach: Reach, latest: int, queue: Ints, known: int
 ) -> int:
     """Return the last place of a queue whose job may find mates; `known` if there is none after that."""

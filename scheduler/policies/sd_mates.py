@@ -236,7 +236,7 @@ def filter_and_sort(state: State, rules: Rules, length: int, table: Timetable) -
         outlasts = not rules.inside or jobs.ends[job] + increase >= state.now + worst
         hosts = outlasts and may_host(state, rules, job)
         below = hosts and penalty_of(state, job, increase_of(state, rules, job, increase, worst)) < rules.max_slowdown
-        if below and is_usable(state, table, job) and gives(state, rules, job) and has_room(state, rules, job):
+        if below and is_usable(state, table, job) and may_give(state, rules, job) and has_room(state, rules, job):
             found[count] = job
             count += 1
     found = np.sort(found[:count])
@@ -266,7 +266,7 @@ def increase_of(state: State, rules: Rules, job: int, increase: int, seconds: in
 
 
 @lean
-def gives(state: State, rules: Rules, job: int) -> bool:
+def may_give(state: State, rules: Rules, job: int) -> bool:
     """Return whether a mate may give this share: the usual one, or up to the best by what was measured of it."""
     if not rules.feedback or rules.share == rules.usual:
         return True

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, lean, routine
-from drom.scheduler.policies.backfill import Plan, get_start, keep_for, smallest_from, start_heads, start_now, table_of
+from drom.scheduler.policies.backfill import (
+    Plan,
+    get_start,
+    reserve_for,
+    smallest_from,
+    start_heads,
+    start_now,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,4 +106,4 @@ def plan_jobs(state: State, known: Plan, queue: Ints, least: Ints, actions: Acti
         if begin == state.now:
             start_now(state, known, queue[place], actions)
         else:
-            keep_for(state, known, queue[place], begin, place, actions)
+            reserve_for(state, known, queue[place], begin, place, actions)

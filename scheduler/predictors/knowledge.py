@@ -2,7 +2,7 @@
 """What is known about run times while a log is simulated, for predictions of those of new jobs.
 
 A predictor is a function ``predict(jobs, known, job) -> seconds`` that is asked about each job when it is submitted. It
-learns from the jobs in `Foresight.gone`, which have ended before, and from nothing else.
+learns from the jobs in `RuntimeKnowledge.gone`, which have ended before, and from nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FEATURES = 9
 """How many properties of a job the learned predictor goes by."""
 
 
-class Foresight(NamedTuple):
+class RuntimeKnowledge(NamedTuple):
     """What a predictor knows and keeps; all empty without predictions."""
 
     allowed: Ints
@@ -49,15 +49,15 @@ class Foresight(NamedTuple):
     """Shape ``(1 + features, features)``: likewise."""
 
 
-def foresight_of(work: Workload | None) -> Foresight:
+def knowledge_of(work: Workload | None) -> RuntimeKnowledge:
     """Return what is known before the first job of a workload ends; nothing at all without one."""
     if work is None:
         none, table = np.zeros(0, np.int64), np.zeros((0, 0))
-        return Foresight(none, none, none, none, none, none, none, table, table, table, table)
+        return RuntimeKnowledge(none, none, none, none, none, none, none, table, table, table, table)
     count = len(work)
     _, user = np.unique(work.user, return_inverse=True)
     kinds, kind = np.unique(np.stack((work.user, work.requested_time, work.allocated)), axis=1, return_inverse=True)
-    return Foresight(
+    return RuntimeKnowledge(
         allowed=work.requested_time.copy(),
         user=np.where(work.user == -1, NOBODY, user).astype(np.int64),
         kind=kind.reshape(count).astype(np.int64),

@@ -24,7 +24,7 @@ from drom.scheduler.predictors.knowledge import FEATURES
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Floats, Jobs
-    from drom.scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.predictors.knowledge import RuntimeKnowledge
 
 SIMILAR = 5
 """The feature that the model begins with."""
@@ -36,10 +36,10 @@ KEPT = 0.5
 """What the mean of similar jobs keeps of itself when another one has ended."""
 DAY = 86_400
 COUNT, LAST, BEFORE = range(3)
-"""Columns of `Foresight.by_user`, the last two as logarithms, and of `by_kind`, where the second is a mean of them."""
+"""Columns of `RuntimeKnowledge.by_user`, the last two as logarithms, and of `by_kind`, where the second is a mean of them."""
 
 
-def predict(jobs: Jobs, known: Foresight, job: int) -> int:
+def predict(jobs: Jobs, known: RuntimeKnowledge, job: int) -> int:
     """Return the expected run time of a job that is submitted now."""
     if known.model[0, SIMILAR] == 0 and known.counts[1] == 0:
         begin(known.model)
@@ -59,7 +59,7 @@ def begin(model: Floats) -> None:
 
 
 @compilable
-def describe(jobs: Jobs, known: Foresight, job: int) -> None:
+def describe(jobs: Jobs, known: RuntimeKnowledge, job: int) -> None:
     """Note the features of a job at its submission."""
     x, user, kind = known.seen[job], known.user[job], known.kind[job]
     hour = 2 * pi * (jobs.submit[job] % DAY) / DAY
@@ -73,7 +73,7 @@ def describe(jobs: Jobs, known: Foresight, job: int) -> None:
 
 
 @compilable
-def learn(known: Foresight, job: int) -> None:
+def learn(known: RuntimeKnowledge, job: int) -> None:
     """Take in a job that has ended."""
     user, kind, took = known.user[job], known.kind[job], log(max(1, known.took[job]))
     update(known.model, known.seen[job], took)

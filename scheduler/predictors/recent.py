@@ -13,13 +13,13 @@ from drom.scheduler.interface import NOBODY, compilable
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Jobs
-    from drom.scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.predictors.knowledge import RuntimeKnowledge
 
 COUNT, LAST, BEFORE = range(3)
-"""Columns of `Foresight.by_user`: how many jobs have ended, and the run times of the last two."""
+"""Columns of `RuntimeKnowledge.by_user`: how many jobs have ended, and the run times of the last two."""
 
 
-def predict(jobs: Jobs, known: Foresight, job: int) -> int:
+def predict(jobs: Jobs, known: RuntimeKnowledge, job: int) -> int:
     """Return the expected run time of a job that is submitted now."""
     learn(known)
     user = known.user[job]
@@ -29,7 +29,7 @@ def predict(jobs: Jobs, known: Foresight, job: int) -> int:
 
 
 @compilable
-def learn(known: Foresight) -> None:
+def learn(known: RuntimeKnowledge) -> None:
     """Note the run times of the jobs that have ended since the last time."""
     for i in range(known.counts[1], known.counts[0]):
         job = known.gone[i]

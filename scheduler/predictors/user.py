@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Jobs
-    from drom.scheduler.predictors.knowledge import Foresight
+    from drom.scheduler.predictors.knowledge import RuntimeKnowledge
 
 
-def predict(jobs: Jobs, _known: Foresight, job: int) -> int:
+def predict(jobs: Jobs, _known: RuntimeKnowledge, job: int) -> int:
     """Return the requested time."""
     return int(jobs.requested[job])

@@ -205,7 +205,7 @@ def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json:
     from drom.scheduler.reproduction.sd_policy.real import command
 
     parts = asked.pop("scale") or command.PARTS
-    wanted = command.Wanted(parts, **asked)
+    wanted = command.RunSelection(parts, **asked)
     tasks = command.left(wanted, folder)
     kept = "nothing is kept" if out is None else "the runs that had ended are kept, for the same command"
     if tasks:

@@ -34,7 +34,7 @@ DEAREST = 31_536_000.0
 """The most seconds that a change of processors may cost."""
 
 
-class Adaptive(NamedTuple):
+class PoolModel(NamedTuple):
     """The parameters of all adaptive jobs of a simulation; times are in seconds."""
 
     minimum: float = 0.5
@@ -58,7 +58,7 @@ class Adaptive(NamedTuple):
     residual: float = 0.0
     """The fraction of a processor that a process left on it takes."""
 
-    def by_ticks(self, ticks: int) -> Adaptive:
+    def by_ticks(self, ticks: int) -> PoolModel:
         """Return the same parameters for a log in which a second has `ticks` ticks."""
         return self._replace(
             stall=self.stall * ticks,
@@ -122,13 +122,13 @@ def speeds(processors: int, parallelism: float, sigma: float) -> Ints:
     return np.concatenate(([0], np.rint(SCALE * curve))).astype(np.int64)
 
 
-def parse_adaptive(choices: Iterable[str]) -> Adaptive:
+def parse_adaptive(choices: Iterable[str]) -> PoolModel:
     """Return the parameters in texts ``NAME=VALUE``, with defaults for those that are not named.
 
     Raises SchedulerError for an unknown name and for an invalid value.
     """
-    chosen = read_choices("--adaptive", choices, Adaptive._fields, _value, SchedulerError)
-    adaptive = Adaptive(**chosen)
+    chosen = read_choices("--adaptive", choices, PoolModel._fields, _value, SchedulerError)
+    adaptive = PoolModel(**chosen)
     if adaptive.minimum > adaptive.maximum:
         msg = (
             f"--adaptive: the minimum {adaptive.minimum:g} is above the maximum {adaptive.maximum:g}: "

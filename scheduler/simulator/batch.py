@@ -59,7 +59,7 @@ def run_all(
     On Ctrl-C all stop, as `drom simulate` does: results are partial and marked as such, or missing. An exception raised
     by `failed` stops the others; by default it raises the SchedulerError with the message of the run.
     """
-    crew = _Crew()
+    crew = _Workers()
     with ThreadPoolExecutor(at_once) as pool:
         futures = {pool.submit(crew.make, run): run for run in runs}
         try:
@@ -76,7 +76,7 @@ def run_all(
             raise
 
 
-class _Crew:
+class _Workers:
     """The running processes. Each has its own session, so that Ctrl-C reaches it only once."""
 
     def __init__(self) -> None:

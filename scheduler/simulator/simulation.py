@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from drom.scheduler.engine.compiler import Policy, Program, compile_program, values
 from drom.scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, next_instant
-from drom.scheduler.engine.policy_errors import naming_errors
+from drom.scheduler.engine.policy_errors import policy_errors_as_sentences
 from drom.scheduler.engine.state import (
     BAD_SHARE,
     CULPRIT,
@@ -44,7 +44,7 @@ from drom.scheduler.engine.state import (
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, NEVER
 from drom.scheduler.predictors.knowledge import PREDICTORS, USER
-from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.contracts import table_of
 from drom.scheduler.simulator.evolving import with_phases
 from drom.scheduler.simulator.measurement import measure
@@ -116,7 +116,7 @@ class Simulation:
     given: Machine
     """The machine before its cores became a pool."""
     seconds: float = 0.0
-    adaptive: Adaptive | None = None
+    adaptive: PoolModel | None = None
     """The parameters of jobs that share a pool."""
     evolving: str = ""
     """The jobs that evolve: a fraction or the name of a file; empty for none."""
@@ -138,7 +138,7 @@ class Simulation:
         machine: Machine,
         policy: Policy,
         classes: Ints | None = None,
-        adaptive: Adaptive | None = None,
+        adaptive: PoolModel | None = None,
         *,
         evolving: str = "",
         seed: int = 1,
@@ -159,7 +159,7 @@ class Simulation:
         work = work.take(order)
         classes = np.full(len(work), MALLEABLE, np.int64) if classes is None else classes[order].astype(np.int64)
         if policy.pooled:
-            adaptive = adaptive or Adaptive()
+            adaptive = adaptive or PoolModel()
             machine = machine._replace(nodes=machine.nodes * machine.cores, cores=1)
             seconds = np.maximum(work.run_time, work.requested_time)
             pool = adaptive.pool(work.allocated, seconds, classes, machine.nodes)
@@ -218,7 +218,7 @@ class Simulation:
         try:
             while outcome == MORE:
                 since = time.perf_counter()
-                with naming_errors(self.policy, lambda: self.now):
+                with policy_errors_as_sentences(self.policy, lambda: self.now):
                     outcome = self._advance(options, actions, until)
                 self.budget = next_budget(self.budget, time.perf_counter() - since)
                 if progress:
@@ -346,11 +346,11 @@ def guide_of(run: Simulation) -> Callable[[World, int], Floats] | None:
     """
     if run.policy.built_in != "cp":
         return None
-    from drom.scheduler.cp.guide import Guide
+    from drom.scheduler.cp.guide import CpPlanner
 
     if run.machine.event_rule != "instant" or run.machine.partitions:
         raise SchedulerError("The policy cp plans for the instant rule and the whole machine: omit the option.")
-    return Guide(run.world, run.policy.options)
+    return CpPlanner(run.world, run.policy.options)
 
 
 def _difference(saved: Any, mine: Any, name: str = "") -> str:  # noqa: ANN401 - values of JSON

@@ -23,7 +23,7 @@ from drom.agent.system import python_command
 from drom.agent.system.unix_signals import WITH_US
 from drom.agent.testbed.stage import clean_environment
 from drom.scheduler.live.cluster.jobs import COMPLETED
-from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, Spec
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ class Client:
 
     def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         """Give an order and return the answer."""
-        return whole(self._ask, name, **fields)
+        return all_pages(self._ask, name, **fields)
 
     def _ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         try:
             self._sock.send(messages.request(name, LONGEST_REQUEST, **fields))
-            await_that(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
+            await_condition(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
             answer = json.loads(self._sock.recv())
         except BaseException:  # a late answer would be taken for that of the next order
             self._sock.close()
@@ -83,11 +83,11 @@ class Client:
 
     def await_nodes(self, count: int, agents: Sequence[Process] = ()) -> None:
         """Wait until `count` nodes are up. Raises ControlError after `PATIENCE`, or if one of the agents has ended."""
-        await_that(lambda: sum(node["state"] == "up" for node in self.ask("nodes")["nodes"]) == count, agents)
+        await_condition(lambda: sum(node["state"] == "up" for node in self.ask("nodes")["nodes"]) == count, agents)
 
     def await_end(self, job: int) -> None:
         """Wait until a job is over. Raises ControlError if it did not complete."""
-        await_that(lambda: self.ask("job", job=job)["ended"] is not None)
+        await_condition(lambda: self.ask("job", job=job)["ended"] is not None)
         state = self.ask("job", job=job)["state"]
         if state != COMPLETED:
             msg = f"a job is {state}: {self.ask('job', job=job)['reason']}."
@@ -98,7 +98,7 @@ class Client:
         self._sock.close()
 
 
-def await_that(predicate: Callable[[], bool], processes: Sequence[Process] = ()) -> None:
+def await_condition(predicate: Callable[[], bool], processes: Sequence[Process] = ()) -> None:
     """Wait until a condition holds. Raises ControlError after `PATIENCE`, or if one of the processes has ended."""
     deadline = time.monotonic() + PATIENCE
     while not predicate():
@@ -115,10 +115,10 @@ def scheduler(home: Path, *options: str) -> Iterator[Client]:
     home.mkdir()
     words = ["scheduler", "--state", str(home), *options]
     with _process(home / "scheduler.log", *words) as process, zmq.Context() as context:
-        await_that((home / "control").exists, [process])
+        await_condition((home / "control").exists, [process])
         client = Client(context, home, process)
         try:
-            await_that(client.is_served, [process])
+            await_condition(client.is_served, [process])
             yield client
         finally:
             client.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import ControlError
 from drom.scheduler.live.cluster.jobs import FINAL
-from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.testbed.cluster import HEAD, PORT, build_ring
 from drom.scheduler.testbed.namespaces import Process
 
@@ -229,7 +229,7 @@ class Storm:
         here.await_state(whole, "completed")
 
     def _judge(self) -> None:
-        told = {job["job"]: job for job in whole(self._here.ask, "queue", all=True, last=100_000)["jobs"]}
+        told = {job["job"]: job for job in all_pages(self._here.ask, "queue", all=True, last=100_000)["jobs"]}
         found = self.outcome.violations
         for number, known in self._known.items():
             lines = self._here.lines(f"ledger.{number}")

@@ -18,7 +18,7 @@ import zmq
 from drom.agent.config import sources
 from drom.agent.control.messages import endpoint
 from drom.agent.control.server import Server
-from drom.agent.daemon.acknowledgements import wish_in
+from drom.agent.daemon.acknowledgements import demand_in
 from drom.agent.errors import ControlError
 from drom.agent.ipc.mailboxes import Mailboxes
 from drom.agent.ipc.registry import Registry, RegistryError, restore
@@ -103,7 +103,7 @@ def test_any_mail_is_read_within_bounds(data: bytes) -> None:
         mailboxes.close()
 
     assert (mail is None) == (len(data) < layout.MAILBOX.size)
-    assert mail is None or wish_in(mail).least >= 0
+    assert mail is None or demand_in(mail).least >= 0
 
 
 def changes(record: Any, names: tuple[str, ...]) -> st.SearchStrategy[dict[str, int]]:

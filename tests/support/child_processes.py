@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.daemon.task_processes import Census, Marks
+from drom.agent.daemon.task_processes import EnvironmentTags, TaskProcesses
 from drom.agent.system import proc as processes
 from drom.agent.system.proc import Identity
 
@@ -30,7 +30,7 @@ needs_two_cpus = pytest.mark.skipif(NOW.bit_count() < 2, reason="needs two CPUs 
 def task_processes(first: Identity, uid: int, others: Iterable[Identity] = (), proc: str = "/proc") -> set[int]:
     """Return the pids of the task whose first process is `first`, in a census taken for it and the `others`."""
     tasks = {first: uid, **dict.fromkeys(others, uid)}
-    return Census(tasks, processes.scan(proc), Marks(proc)).processes(first)
+    return TaskProcesses(tasks, processes.scan(proc), EnvironmentTags(proc)).processes(first)
 
 
 # Each program answers one line on stdout for each word on stdin, and ends at the end of its input.

@@ -12,9 +12,9 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.control import client
-from drom.agent.control.remote import Remote
+from drom.agent.control.remote import RemoteAddress
 from drom.scheduler.live.cli.commands import SERVICE
-from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.live.cluster.paging import all_pages
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
@@ -115,7 +115,7 @@ class Cluster:
 
     def clear(self) -> None:
         """End all jobs, and wait until nothing of them is left."""
-        for job in whole(self.ask, "queue")["jobs"]:
+        for job in all_pages(self.ask, "queue")["jobs"]:
             self.ask("cancel", job=job["job"])
         wait_until(lambda: not self.ask("queue")["jobs"], lambda: self.ask("queue"))
         wait_until(lambda: not any(agent.tasks() for agent in self.agents.values()), lambda: self.log)
@@ -144,9 +144,9 @@ class Cluster:
             command, capture_output=True, text=True, timeout=SECONDS, check=False, env=about, cwd=self.folder
         )
 
-    def remote(self, keys: Path) -> Remote:
+    def remote(self, keys: Path) -> RemoteAddress:
         """Return the scheduler as users of other nodes find it who have these keys."""
-        return Remote(f"127.0.0.1:{re.findall(r'event=ready .*users=([0-9]+)', self.log)[-1]}", keys)
+        return RemoteAddress(f"127.0.0.1:{re.findall(r'event=ready .*users=([0-9]+)', self.log)[-1]}", keys)
 
     def submit(self, *words: str | Path) -> int:
         """Submit a job with `drom submit`; return its number."""

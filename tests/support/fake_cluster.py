@@ -210,7 +210,7 @@ class FakeCluster:
 
     def hear(self, node: FakeNode) -> None:
         """Let the scheduler hear the next message of a node."""
-        self.cluster.heard(node.name, say.from_agent(say.encode(node.outbox.popleft())), self.now)
+        self.cluster.on_message(node.name, say.from_agent(say.encode(node.outbox.popleft())), self.now)
         self.send()
 
     def release_lost(self) -> None:

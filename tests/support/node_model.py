@@ -11,10 +11,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from drom.agent.daemon.actuator import Acting
+from drom.agent.daemon.actuator import Actuator
 from drom.agent.ipc import registry
 from drom.agent.ipc.registry import Owner, Registry
-from drom.agent.model.jobs import Done
+from drom.agent.model.jobs import Settled
 from drom.agent.node.node import Node
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from drom.agent.model.jobs import Action, Arrival, Job, Reservation, Task
-    from drom.agent.policy.site_rules import Rules
+    from drom.agent.policy.site_rules import SiteRules
 
 CAPACITY = 64
 OWNER = Owner(os.getpid(), 1, bytes(16), 0, emulated=True)
@@ -92,23 +92,23 @@ class World:
         nobody: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - a word for many
         report = SimpleNamespace(started=nobody, granted=nobody, enforced=nobody, done=self._done)
         unused = cast("Any", None)
-        self.acting = Acting(node, records, unused, unused, cast("Any", report), binds=False)
-        audience = SimpleNamespace(started=self._started, enforced=nobody, forgotten=nobody)
-        self.acting.audience = cast("Any", audience)
+        self.actuator = Actuator(node, records, unused, unused, cast("Any", report), binds=False)
+        listener = SimpleNamespace(started=self._started, enforced=nobody, forgotten=nobody)
+        self.actuator.listener = cast("Any", listener)
 
     def _started(self, task: Task) -> None:
         if task.arrival.pid in self.leaving:
             self.dead.add(task.arrival.pid)
-            self.acting.do(self.node.ended(task.slot, self._now))
+            self.actuator.execute(self.node.ended(task.slot, self._now))
 
-    def _done(self, done: Done) -> None:
+    def _done(self, done: Settled) -> None:
         self.book.in_use[done.task.slot] = done.task.held
 
     def do(self, actions: list[Action], now: float) -> bool:
         """Have actions carried out; where the agent dies of that the next one takes over. Say whether it lived."""
         self._now = now
         try:
-            self.acting.do(actions)
+            self.actuator.execute(actions)
         except Killed:
             self._die(now)
             return False
@@ -116,8 +116,8 @@ class World:
 
     def _die(self, now: float) -> None:
         """Lose an agent, and have the next one take over. What is in force is so, also if nobody was told yet."""
-        for action in self.acting._queue:
-            if isinstance(action, Done):
+        for action in self.actuator._queue:
+            if isinstance(action, Settled):
                 self.book.in_use[action.task.slot] &= action.task.held
         self.restart(now, self.node.plan.rules)
 
@@ -127,18 +127,18 @@ class World:
         task, actions = self.node.arrive(arrival, now)
         try:
             self.book.register(task, self.node.jobs[task.job])
-            self.acting.do(actions)
+            self.actuator.execute(actions)
         except Killed:
             self._die(now)
             return None
         return task
 
-    def restart(self, now: float, rules: Rules, *, act: bool = True) -> None:
+    def restart(self, now: float, rules: SiteRules, *, act: bool = True) -> None:
         """Have another agent adopt what the file says, as after an upgrade or a death; then it has to `go_on`."""
         old = self.node
         node = Node(old.cores, old.plan.place, rules=rules, memory=old.plan.memory, grace=old.grace, capacity=CAPACITY)
         node.plan.many = old.plan.many
-        node.use(old.plan.usable, now, old.plan.gone, old.plan.busy)
+        node.set_usable_cpus(old.plan.usable, now, old.plan.gone, old.plan.busy)
         if old.frozen:
             node.freeze(now)
         wishes = {task.arrival.pid: task.said for task in old.tasks.values()}
@@ -168,10 +168,10 @@ class World:
     def go_on(self, now: float) -> None:
         """Have a new agent do what follows from what it has adopted, and take in who has died meanwhile."""
         self._now = now
-        self.acting.do(self._first)
+        self.actuator.execute(self._first)
         for task in list(self.node.tasks.values()):
             if task.arrival.pid in self.dead and self.node.tasks.get(task.slot) is task:
-                self.acting.do(self.node.ended(task.slot, now))
+                self.actuator.execute(self.node.ended(task.slot, now))
 
     def close(self) -> None:
         """Unmap the registry."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
-from drom.agent.placement.kernel.distributor import Demand, Objective
+from drom.agent.placement.kernel.distributor import Objective, TaskRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ def units_in(cores: Sequence[Core], mask: int) -> Counts:
     return counts
 
 
-def objective(demands: Sequence[Demand], before: Sequence[Counts], after: Sequence[Counts]) -> Objective:
+def objective(demands: Sequence[TaskRequest], before: Sequence[Counts], after: Sequence[Counts]) -> Objective:
     """Evaluate the four terms straight from their definitions."""
     jobs_in: dict[int, set[object]] = {}
     sockets = leaves = moved = 0
@@ -39,7 +39,7 @@ def objective(demands: Sequence[Demand], before: Sequence[Counts], after: Sequen
     return Objective(sum(len(jobs) - 1 for jobs in jobs_in.values()), sockets, leaves, moved)
 
 
-def best_objective(cores: Sequence[Core], demands: Sequence[Demand]) -> Objective | None:
+def best_objective(cores: Sequence[Core], demands: Sequence[TaskRequest]) -> Objective | None:
     """Return the least objective of all placements, or None if there is none. Current masks must not share a unit."""
     before = [units_in(cores, demand.current) for demand in demands]
     room = units_in(cores, sum(cpus for _, _, cpus in cores))
@@ -49,7 +49,7 @@ def best_objective(cores: Sequence[Core], demands: Sequence[Demand]) -> Objectiv
     return min((objective(demands, before, after) for after in _placements(demands, before, room)), default=None)
 
 
-def _placements(demands: Sequence[Demand], before: Sequence[Counts], room: Counts) -> Iterator[list[Counts]]:
+def _placements(demands: Sequence[TaskRequest], before: Sequence[Counts], room: Counts) -> Iterator[list[Counts]]:
     """Yield every way to take the units of all tasks out of `room`."""
     if not demands:
         yield []
@@ -70,7 +70,7 @@ def _choices(cores: int, room: Counts) -> Iterator[Counts]:
 
 
 def assert_valid(
-    cores: Sequence[Core], demands: Sequence[Demand], masks: Mapping[object, int], claimed: Objective
+    cores: Sequence[Core], demands: Sequence[TaskRequest], masks: Mapping[object, int], claimed: Objective
 ) -> None:
     """Check a placement against the hard rules and its claimed objective, with nothing taken from the kernel."""
     assert set(masks) == {demand.task for demand in demands}
@@ -90,7 +90,7 @@ def assert_valid(
     _assert_own_units_first(cores, demands, masks)
 
 
-def _assert_own_units_first(cores: Sequence[Core], demands: Sequence[Demand], masks: Mapping[object, int]) -> None:
+def _assert_own_units_first(cores: Sequence[Core], demands: Sequence[TaskRequest], masks: Mapping[object, int]) -> None:
     """Check, unit by unit, that a task moves inside a leaf only when it has more units there than before."""
     for demand in demands:
         kept = units_in(cores, masks[demand.task] & demand.current)

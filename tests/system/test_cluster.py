@@ -19,7 +19,7 @@ from drom.agent.control import client, keys
 from drom.scheduler.live.cli import tables
 from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.cluster.cluster import HUNG
-from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.live.cluster.paging import all_pages
 
 from dromlib import native
 from tests.support.agents import SECONDS, lives, wait_until
@@ -295,7 +295,7 @@ def test_one_command_submits_many_jobs(here: Cluster) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     _, _, first, _, last = done.stdout.split()
-    queued = whole(here.ask, "queue")["jobs"]
+    queued = all_pages(here.ask, "queue")["jobs"]
     assert [job["job"] for job in queued] == list(range(int(first), int(last) + 1))
     assert (len(queued), {job["state"] for job in queued}) == (1001, {"pending"})
     for order in ("queue", "history"):

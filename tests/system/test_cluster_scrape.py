@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cli.scheduler import LIVE
-from drom.scheduler.live.cluster.controller import Controller, Demand
+from drom.scheduler.live.cluster.controller import Controller, JobRequest
 from drom.scheduler.live.cluster.jobs import CLASSES
 
 from tests.support.clusters import FREELY, cluster, samples
@@ -74,10 +74,10 @@ def test_a_scrape_is_enough_to_decide(tmp_path: Path) -> None:
         for node in range(len(here.agents)):
             controller.node_up(node)
         for number, job in sorted(found.items()):
-            demand = Demand(len(shares[number]), job.limit, job.cls)
+            demand = JobRequest(len(shares[number]), job.limit, job.cls)
             controller.restore(number, demand, shares[number], job.start, job.limit)
         now = int(time.time())
-        controller.submit(guest, Demand(2, 600, CLASSES["malleable"]), now)
+        controller.submit(guest, JobRequest(2, 600, CLASSES["malleable"]), now)
         assert controller.turn(now) == [guest]
         names = list(here.agents)
         decided = {names[node]: controller.cores_on(guest, node) for node in controller.nodes_of(guest)}

@@ -100,11 +100,11 @@ def test_events_of_the_past_and_from_now_on(tmp_path: Path, start: Programs) -> 
     assert drom("events", "--file", file, "--since", "2099-01-01").stdout == ""
 
     command = [sys.executable, "-m", "drom", "events", "--file", str(file), "--follow", "--json", "--job", "c"]
-    following = start.start(*command)
+    watcher = start.start(*command)
     with start_agent(tmp_path, *TWO, "--events-file", str(file)) as agent:
         start.start(*agent.run("--job", "c", "--", "true"))
-        following.await_out('"event": "task_ended", "job": "c"')
-    assert {json.loads(line)["job"] for line in following.out.splitlines()} == {"c"}
+        watcher.await_out('"event": "task_ended", "job": "c"')
+    assert {json.loads(line)["job"] for line in watcher.out.splitlines()} == {"c"}
 
 
 def test_who_reads_only_the_first_events_is_no_error(tmp_path: Path) -> None:

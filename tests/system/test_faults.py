@@ -28,33 +28,33 @@ pytestmark = [
 
 PARTS = {
     "deadlines": "drom.agent.node.node:Node.tick",
-    "door": "drom.agent.daemon.registrar:Admission.tend",
-    "following": "drom.agent.daemon.process_watch:Following.look",
+    "door": "drom.agent.daemon.registrar:Registrar.tend",
+    "following": "drom.agent.daemon.process_watch:ProcessWatcher.look",
     "freeze_file": "drom.agent.ipc.runtime_dir:freezes",
-    "load": "drom.agent.system.unmanaged_load:Watch.look",
-    "machine": "drom.agent.topology.availability:Rereading.look",
-    "pacing": "drom.agent.observe.job_rates:Pacing.look",
-    "repairs": "drom.agent.enforcement.repair:Repairing.look",
-    "scheduler": "drom.agent.execution.executor:Nobody.turn",
-    "service_manager": "drom.agent.system.sd_notify:ServiceManager.turned",
-    "spreading": "drom.agent.enforcement.spread:Spreading.look",
-    "widening": "drom.agent.enforcement.widening:Widening.look",
+    "load": "drom.agent.system.unmanaged_load:LoadMonitor.look",
+    "machine": "drom.agent.topology.availability:AvailabilityMonitor.look",
+    "pacing": "drom.agent.observe.job_rates:RateMonitor.look",
+    "repairs": "drom.agent.enforcement.repair:MaskRepair.look",
+    "scheduler": "drom.agent.execution.executor:NoScheduler.turn",
+    "service_manager": "drom.agent.system.sd_notify:ServiceManager.heartbeat",
+    "spreading": "drom.agent.enforcement.spread:ThreadSpreading.look",
+    "widening": "drom.agent.enforcement.widening:MaskWidening.look",
 }
 """A function of each part that every turn of the loop calls."""
 MORE = {
-    "binding": "drom.agent.enforcement.affinity:walk",
-    "events": "drom.agent.daemon.acknowledgements:Post.read",
+    "binding": "drom.agent.enforcement.affinity:apply_rules",
+    "events": "drom.agent.daemon.acknowledgements:AckProcessor.read",
     "order": "drom.agent.observe.snapshot:Snapshot.to_json",
-    "plan": "drom.agent.node.grants:Grants._step",
+    "plan": "drom.agent.node.grants:Grants._publish_next",
 }
 LEAVING = {
-    "give_back": "drom.agent.daemon.daemon:Daemon.give_back",
+    "give_back": "drom.agent.daemon.daemon:Daemon.restore_affinity",
     "retire": "drom.agent.ipc.registry:Registry.retire",
-    "remove_all_but": "drom.agent.ipc.mailboxes:Mailboxes.remove_all_but",
-    "admission": "drom.agent.daemon.registrar:Admission.close",
+    "remove_all_but": "drom.agent.ipc.mailboxes:Mailboxes.keep_only",
+    "admission": "drom.agent.daemon.registrar:Registrar.close",
     "control": "drom.agent.control.server:Server.close",
-    "following_close": "drom.agent.daemon.process_watch:Following.close",
-    "steward": "drom.agent.execution.executor:Nobody.close",
+    "following_close": "drom.agent.daemon.process_watch:ProcessWatcher.close",
+    "steward": "drom.agent.execution.executor:NoScheduler.close",
 }
 """Functions that an agent calls when it stops."""
 LONG = "1000"
@@ -246,7 +246,7 @@ def test_a_part_that_fails_for_good_ends_the_agent(tmp_path: Path, start: Progra
         r"drom: the agent ends, .*: repairs has failed \d+ times in \d+ seconds: see event=fault", agent.log
     )
 
-    with start_agent(tmp_path, "--topology", "pack:2 core:1") as following:
-        following.await_log("event=adopted tasks=1")
-        following.await_tasks(a="0-1")
+    with start_agent(tmp_path, "--topology", "pack:2 core:1") as watcher:
+        watcher.await_log("event=adopted tasks=1")
+        watcher.await_tasks(a="0-1")
         assert runs.quit() == 0

@@ -12,14 +12,14 @@ import subprocess
 from typing import TYPE_CHECKING, cast
 
 from drom.agent.placement.kernel import distributor
-from drom.agent.placement.kernel.distributor import Demand, Distributor, Infeasible
+from drom.agent.placement.kernel.distributor import Distributor, Infeasible, TaskRequest
 from drom.agent.system import python_command
 from drom.agent.topology.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from drom.agent.placement.ranks import Key, Seat
+    from drom.agent.placement.ranks import Key, RankRequest
     from drom.agent.topology.machine import Topology
 
 
@@ -34,7 +34,7 @@ kernel()
 """What the process does that compiles the kernel."""
 
 
-class Placer:
+class CompiledKernel:
     """The distribution kernel of one machine, an `drom.agent.placement.ranks.Place`; its unit is "core" or "thread"."""
 
     def __init__(self, machine: Topology, unit: str = "core") -> None:
@@ -45,12 +45,12 @@ class Placer:
             command = python_command.python(COMPILE)
             self.compiler = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
-    def __call__(self, seats: Sequence[Seat]) -> dict[Key, int] | None:
+    def __call__(self, seats: Sequence[RankRequest]) -> dict[Key, int] | None:
         """Return a mask for each seat, or None when the counts do not fit."""
         pinned = 0
         for seat in seats:
             pinned |= seat.fixed
-        answer = self._distributor.place([_demand(seat, pinned) for seat in seats])
+        answer = self._distributor.place([_task_request(seat, pinned) for seat in seats])
         if isinstance(answer, Infeasible):
             return None
         masks = cast("dict[Key, int]", dict(answer.masks))
@@ -76,8 +76,8 @@ class Placer:
             self.compiler.wait()
 
 
-def _demand(seat: Seat, pinned: int) -> Demand:
-    return Demand(
+def _task_request(seat: RankRequest, pinned: int) -> TaskRequest:
+    return TaskRequest(
         task=seat.key,
         job=seat.key[0],
         cores=seat.cores,

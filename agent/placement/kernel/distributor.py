@@ -36,12 +36,12 @@ __all__ = [
     "DEFAULT_BUDGET",
     "UNLIMITED",
     "Core",
-    "Demand",
     "Distributor",
     "Infeasible",
     "Kernel",
     "Objective",
     "Placement",
+    "TaskRequest",
     "kernel",
     "split_cores",
 ]
@@ -72,7 +72,7 @@ class Objective(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class TaskRequest:
     """A task to place: `cores` units for it; `current` is its CPU mask held or targeted today (0: a newcomer).
 
     A `fixed` task keeps exactly its mask; its `cores` must be the number of units it has.
@@ -315,7 +315,7 @@ class Distributor:
         """Why the kernel is not machine code; empty if it is."""
         return self.kernel.error
 
-    def place(self, demands: Sequence[Demand]) -> Placement | Infeasible:
+    def place(self, demands: Sequence[TaskRequest]) -> Placement | Infeasible:
         """Choose a CPU mask for each demand; same demands in the same order, same answer."""
         arguments = self.prepare(demands)
         if isinstance(arguments, Infeasible):
@@ -325,7 +325,7 @@ class Distributor:
         assign, info = self.kernel.place(*arguments)
         return self._answer(_by_job(demands), assign, info.tolist())
 
-    def prepare(self, demands: Sequence[Demand]) -> tuple[Any, ...] | Infeasible:
+    def prepare(self, demands: Sequence[TaskRequest]) -> tuple[Any, ...] | Infeasible:
         """Return the kernel's arguments, with the tasks of each job together, or why there can be no answer."""
         np, ordered = self._np, _by_job(demands)
         held = self._held(ordered)
@@ -346,7 +346,7 @@ class Distributor:
             self._budget,
         )
 
-    def _held(self, ordered: Sequence[Demand]) -> list[int] | Infeasible:
+    def _held(self, ordered: Sequence[TaskRequest]) -> list[int] | Infeasible:
         """Return the task of each unit today; of two that claim a unit a fixed one has it, else the first."""
         held = [-1] * len(self._cores)
         for demand, number in sorted(zip(ordered, itertools.count(), strict=False), key=lambda pair: not pair[0].fixed):
@@ -363,7 +363,9 @@ class Distributor:
         wanted, there = sum(demand.cores for demand in ordered), len(self._cores)
         return Infeasible(f"{wanted} cores are wanted, but there are {there}") if wanted > there else held
 
-    def _answer(self, ordered: Sequence[Demand], assign: NDArray[Any], info: Sequence[int]) -> Placement | Infeasible:
+    def _answer(
+        self, ordered: Sequence[TaskRequest], assign: NDArray[Any], info: Sequence[int]
+    ) -> Placement | Infeasible:
         """Turn the kernel's arrays into masks; a fixed task keeps its mask to the last CPU."""
         from drom.agent.placement.kernel import problem as words
 
@@ -378,7 +380,7 @@ class Distributor:
         return Placement(by_task, Objective(*info[words.SHARING : words.MOVED + 1]), bool(info[words.EXACT]))
 
 
-def _by_job(demands: Sequence[Demand]) -> list[Demand]:
+def _by_job(demands: Sequence[TaskRequest]) -> list[TaskRequest]:
     """Bring the tasks of each job together, in order of first appearance."""
     number: dict[Hashable, int] = {}
     for demand in demands:

@@ -44,7 +44,7 @@ from drom.agent.placement.kernel.problem import (
     tie_break,
     weights,
 )
-from drom.agent.placement.kernel.tree import plant, search
+from drom.agent.placement.kernel.tree import prepare_search, search
 
 if TYPE_CHECKING:
     from drom.agent.placement.kernel.problem import Bools, Int32s, Ints
@@ -146,7 +146,7 @@ def solve(p: Problem, x: Ints, work: Ints) -> bool:
     if work[0] >= work[1]:
         return False
     reset(p, st)
-    return search(p, st, plant(p, st, least, present), present, x, cost, work)
+    return search(p, st, prepare_search(p, st, least, present), present, x, cost, work)
 
 
 def check(count: Int32s, fixed: Bools, held: Ints, units: int) -> int:
@@ -164,7 +164,9 @@ def check(count: Int32s, fixed: Bools, held: Ints, units: int) -> int:
     return TOO_FEW_UNITS if need > free else FEASIBLE
 
 
-def pose(leaf: Ints, sock: Ints, job: Int32s, count: Int32s, fixed: Bools, current: Int32s, fresh: Bools) -> Problem:
+def build_problem(
+    leaf: Ints, sock: Ints, job: Int32s, count: Int32s, fixed: Bools, current: Int32s, fresh: Bools
+) -> Problem:
     """Build the problem from units and tasks."""
     tasks, leaves, units = count.size, sock.size, leaf.size
     cap, cur = np.zeros(leaves, np.int64), np.zeros((tasks, leaves), np.int64)
@@ -205,7 +207,7 @@ def find_leaves(socket: Int32s, domain: Int32s, leaf: Ints) -> Ints:
     return leaves
 
 
-def hand_out(p: Problem, x: Ints, leaf: Ints, current: Int32s, assign: Int32s) -> None:
+def assign_units(p: Problem, x: Ints, leaf: Ints, current: Int32s, assign: Int32s) -> None:
     """Choose the units: own ones first, the lowest; then free ones, the lowest, but the highest for new tasks."""
     units = leaf.size
     lack = x.copy()
@@ -285,7 +287,7 @@ def place(
         return assign, info
     leaf = np.zeros(units, np.int64)
     sock = find_leaves(socket, domain, leaf)
-    p = pose(leaf, sock, job, count, fixed, current, fresh)
+    p = build_problem(leaf, sock, job, count, fixed, current, fresh)
     if p.weight[A] == 0:
         info[STATUS] = TOO_LARGE
         return assign, info
@@ -293,6 +295,6 @@ def place(
     work[1] = budget
     info[EXACT] = solve(p, x, work)
     info[WORK] = work[0]
-    hand_out(p, x, leaf, current, assign)
+    assign_units(p, x, leaf, current, assign)
     describe(p, x, info)
     return assign, info

@@ -69,7 +69,7 @@ def prefer(p: Problem, t: int, leaf: Ints) -> None:
         leaf[k] = d
 
 
-def plant(p: Problem, st: State, least: Ints, present: Ints) -> Tree:
+def prepare_search(p: Problem, st: State, least: Ints, present: Ints) -> Tree:
     """Prepare the search, largest jobs first, with bounds of what comes later; `st` holds the fixed tasks alone."""
     leaves = p.cap.size
     order = np.empty(p.units.size, np.int64)

@@ -17,14 +17,14 @@ from drom.agent import errors
 from drom.agent.cli import output
 from drom.agent.cli.orders import AsJson, reader
 from drom.agent.control import client, keys, messages
-from drom.agent.control.remote import Remote
+from drom.agent.control.remote import RemoteAddress
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import scheduler as cli_scheduler
 from drom.scheduler.live.cli import tables
 from drom.scheduler.live.cli.submit_script import SCRIPT, Submission
 from drom.scheduler.live.cli.wait import await_all
-from drom.scheduler.live.cluster.job_filter import Choice, parse_names, parse_states
-from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, whole
+from drom.scheduler.live.cluster.job_filter import JobFilter, parse_names, parse_states
+from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, all_pages
 from drom.scheduler.live.cluster.spec import (
     LONGEST_REQUEST,
     MOST,
@@ -53,7 +53,7 @@ app.command()(cli_scheduler.scheduler)
 SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
 
 
-def _where(text: str) -> Path | Remote:
+def _where(text: str) -> Path | RemoteAddress:
     """Return the scheduler at ``HOST:PORT``, optionally after ``tcp://``, or the folder of its queue.
 
     Raises SchedulerError for any other text with a colon.
@@ -62,7 +62,7 @@ def _where(text: str) -> Path | Remote:
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in address:
         folder = os.environ.get("DROM_REMOTE_KEYS")
-        return Remote(address, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
+        return RemoteAddress(address, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
     if ":" in text and not Path(text).is_dir():
         msg = f"{text!r} is no scheduler: write HOST:PORT, or the folder of its queue."
         raise SchedulerError(msg)
@@ -86,7 +86,7 @@ Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.
 
 
 def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-    return whole(partial(client.order, _where(where), server=SERVICE), order, **fields)
+    return all_pages(partial(client.order, _where(where), server=SERVICE), order, **fields)
 
 
 def _print(
@@ -356,7 +356,7 @@ def queue(
     json: AsJson = False,
 ) -> None:
     """List the jobs that wait and run: where, since when, and why not yet."""
-    choice = Choice((*(users or ()), *((_our_name(),) if mine else ())), states or (), names or ())
+    choice = JobFilter((*(users or ()), *((_our_name(),) if mine else ())), states or (), names or ())
     every = every or choice.over
     files = bool(gantt or out or html)
     if files and (watch or json or any(choice)):
@@ -399,7 +399,7 @@ def _our_name() -> str:
     return user_name(os.geteuid())
 
 
-def _queue(where: str, choice: Choice, **fields: object) -> dict[str, Any]:
+def _queue(where: str, choice: JobFilter, **fields: object) -> dict[str, Any]:
     chosen = {name: list(given) for name, given in choice._asdict().items() if given}
     return choice.of(_ask(where, "queue", **fields, **chosen))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from drom.agent.cli.orders import reader
 from drom.agent.control import keys
-from drom.agent.control.gate import Gate
+from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError
 from drom.agent.observe.log import Log, failure
 from drom.agent.system.sd_notify import ServiceManager
@@ -148,7 +148,9 @@ def scheduler(
         log("compiling", text=words)
     folder = key_folder or keys.default_folder(os.environ, os.geteuid())
     gates = (
-        Gate(users, keys.load(folder), longest=LONGEST_REQUEST, unread=UNREAD, option="--users") if users else None,
+        RemoteEndpoint(users, keys.load(folder), longest=LONGEST_REQUEST, unread=UNREAD, option="--users")
+        if users
+        else None,
         gate_for_agents(agents, keys.load(folder)) if agents else None,
     )
     server = Server(state.absolute(), found, settings, log, durable=durable, gates=gates, begins=False)

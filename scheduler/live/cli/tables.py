@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.observe import listing
 from drom.agent.text import LAST_MOMENT, clock, counted, cut_middle, duration, escaped, in_words, iso
-from drom.scheduler.live.cluster.job_filter import Choice
+from drom.scheduler.live.cluster.job_filter import JobFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +188,7 @@ def _plain(value: object) -> str:
 NONE = "No such job is in the queue: see drom queue without --user, --me, --state and --name."
 
 
-def lines(choice: Choice, value: dict[str, Any]) -> list[str]:
+def lines(choice: JobFilter, value: dict[str, Any]) -> list[str]:
     """Return the chosen jobs of a queue, one per line."""
     if any(choice) and not value["jobs"]:
         return [NONE]

@@ -30,7 +30,7 @@ from drom.scheduler.live.cluster.jobs import (
     User,
 )
 from drom.scheduler.live.cluster.lifecycle import STEPS
-from drom.scheduler.live.cluster.nodes import Membership
+from drom.scheduler.live.cluster.nodes import NodeMembership
 from drom.scheduler.live.cluster.spec import Spec, name_of, sized
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ ARRANGE = 10.0
 HUNG = "its program had not begun by then: check that somebody opens the pipes in --input, --output and --error"
 
 
-class Cluster(Membership):
+class Cluster(NodeMembership):
     """Jobs, nodes, and the policy that places the jobs on the nodes. Raises SchedulerError as `Controller`."""
 
     # --- users ----------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Cluster(Membership):
         self.jobs[job.number] = job
         self.holdings.add(job)
         self._record(job, now, "submitted", name=name_of(spec))
-        self._consider(job, now)
+        self._enqueue(job, now)
         return job
 
     def discard(self, jobs: Sequence[Job]) -> None:
@@ -111,7 +111,7 @@ class Cluster(Membership):
             if held:
                 self._withdraw(job)
             else:
-                self._consider(job, now)
+                self._enqueue(job, now)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Cluster(Membership):
         cores = {node: controller.cores_on(job.number, node) for node in nodes}
         job.shares = {self._names[node]: amount for node, amount in cores.items()}
         job.state, job.attempt, job.reason = STARTING, job.attempt + 1, ""
-        self._be_on(job, job.shares)
+        self._add_to_node(job, job.shares)
         job.acknowledged, job.sizes, job.over = [], dict(job.shares), None
         mates = sorted({mate for node in nodes for mate in controller.residents(node)} - {job.number})
         self._record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
@@ -264,7 +264,7 @@ class Cluster(Membership):
                 self._resume(job, now)
         for job in list(self.jobs.values()):
             if job.state == PENDING:
-                self._consider(job, now)
+                self._enqueue(job, now)
         self._regroup()
 
     def _resume(self, job: Job, now: float) -> None:
@@ -272,7 +272,7 @@ class Cluster(Membership):
         controller = self.controller
         assert controller is not None  # noqa: S101 - it is on nodes
         left, job.left = job.left, []
-        self._be_on(job, left)
+        self._add_to_node(job, left)
         cores = {self.nodes[name].index: amount for name, amount in job.shares.items()}
         started = int(job.started or now)
         controller.restore(job.number, self._demand(job), cores, started, job.limit)

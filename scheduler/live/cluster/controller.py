@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from drom.scheduler.engine import compiler
-from drom.scheduler.engine.end_order import forget, move, pop, remember
+from drom.scheduler.engine.end_order import insert_predicted, move, pop, remove_predicted
 from drom.scheduler.engine.node_shares import (
+    add_resident,
+    begin,
     end_job,
     full_rate,
-    hand_on,
     note_change,
     note_neighbours,
+    pass_cores,
     set_limit,
-    set_off,
-    settle,
     update_ends,
 )
-from drom.scheduler.engine.policy_errors import naming_errors
+from drom.scheduler.engine.policy_errors import policy_errors_as_sentences
 from drom.scheduler.engine.state import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import (
@@ -66,7 +66,7 @@ ANYWHERE = ""
 """The name of the group of all nodes."""
 
 
-class Demand(NamedTuple):
+class JobRequest(NamedTuple):
     """What a policy knows of a job. `requested` is in seconds; `group` names the set of nodes on which it may run."""
 
     nodes: int
@@ -99,7 +99,7 @@ class Controller:
         self.late: list[int] = []
         """Jobs that reach their limits within this second, until the caller empties the list."""
         self._options = compiler.values(policy.options)
-        self._world = live_state.vacant(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)
+        self._world = live_state.empty_state(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)
         self._actions = make_actions(self._world)
         self._found = np.zeros((MOST_FAULTS, 2), np.int64)
         self._numbers: list[int] = []
@@ -113,7 +113,7 @@ class Controller:
         self._kinds, self._subject, self._count = 0, NOBODY, 0
         self._told = self._shares()
         self._pending: set[int] = set()
-        self._ask(TICK, NOBODY)  # compiles what is not in the cache, before a request waits for it
+        self._call_policy(TICK, NOBODY)  # compiles what is not in the cache, before a request waits for it
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Controller:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def submit(self, number: int, demand: Demand, now: int) -> None:
+    def submit(self, number: int, demand: JobRequest, now: int) -> None:
         """Put a job into the queue, behind all jobs of its priority with smaller numbers."""
         job = self._enter(number, demand, now)
         self._join(job)
@@ -267,11 +267,11 @@ class Controller:
         job, world = self._index[number], self._world
         if world.jobs.start[job] >= now:
             return
-        forget(world, job)
+        remove_predicted(world, job)
         world.jobs.limit[job] = self._limits.pop(number, world.jobs.limit[job])
         world.jobs.start[job], world.jobs.ends[job] = now, now + world.jobs.limit[job]
         world.jobs.since[job] = now
-        remember(world, job)
+        insert_predicted(world, job)
         note_neighbours(world, job)
         update_ends(world, now)
 
@@ -310,7 +310,7 @@ class Controller:
         allowed[:, node] = 0
         allowed[[self._groups[group] for group in groups if group in self._groups], node] = 1
 
-    def restore(self, number: int, demand: Demand, cores: dict[int, int], start: int, limit: int) -> None:
+    def restore(self, number: int, demand: JobRequest, cores: dict[int, int], start: int, limit: int) -> None:
         """Restore a job that has run since `start`, after a restart of the scheduler; `cores` are its cores by node.
 
         The owner of a node comes before its guests.
@@ -321,9 +321,9 @@ class Controller:
         world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]] = list(cores)
         for node, share in cores.items():
             self._uncounted(node, 1)
-            settle(world, job, node, share)
+            add_resident(world, job, node, share)
         world.scalars[NOW] = max(world.scalars[NOW], start)
-        set_off(world, job, min(cores.values()), start)
+        begin(world, job, min(cores.values()), start)
         # The work that it lost is not stored; its limit was extended by at most as much.
         world.jobs.lost[job] = max(0, limit - demand.requested) * full_rate(world, job)
         note_neighbours(world, job)
@@ -346,7 +346,7 @@ class Controller:
         while self._kinds:
             subject = self._subject if self._count == 1 else NOBODY
             kinds, self._kinds, self._subject, self._count = self._kinds, 0, NOBODY, 0
-            self._ask(kinds, subject)
+            self._call_policy(kinds, subject)
             if s[WAKE] <= now:
                 self._note(TICK, NOBODY)
         running = world.running[: s[RUNNERS]]
@@ -358,10 +358,10 @@ class Controller:
         self._pending, self._told = set(), self._shares()
         return {node: self.residents(node) for node in sorted(changed)}
 
-    def _ask(self, kinds: int, subject: int) -> None:
+    def _call_policy(self, kinds: int, subject: int) -> None:
         world, found = self._world, self._found
         before = world.nodes.share.sum(axis=1)
-        with naming_errors(self.policy, lambda: int(world.scalars[NOW])):
+        with policy_errors_as_sentences(self.policy, lambda: int(world.scalars[NOW])):
             wrong = self._answer(self.program.decide, world, self._options, self._actions, kinds, subject, found)
         if wrong:
             self.faults += [self._fault(int(job), int(fault)) for job, fault in found[:wrong]]
@@ -379,7 +379,7 @@ class Controller:
         world, house = self._world, self._world.nodes
         taken = before - house.share.sum(axis=1)
         for node in np.flatnonzero(taken > 0):
-            hand_on(world, int(node), int(taken[node]))
+            pass_cores(world, int(node), int(taken[node]))
             for job in house.resident[node]:
                 if job != NOBODY:
                     note_change(world, job)
@@ -387,12 +387,12 @@ class Controller:
 
     def _answer(self, *arguments: object) -> int:
         if not self.program.compiled:
-            return policy_call.answer(*arguments)  # type: ignore[arg-type]
-        return int(compiler.compile_part(policy_call.answer, arguments, (policy_call,))(*arguments))
+            return policy_call.call_policy(*arguments)  # type: ignore[arg-type]
+        return int(compiler.compile_part(policy_call.call_policy, arguments, (policy_call,))(*arguments))
 
     # --- keeping the arrays ---------------------------------------------------------------------------------------
 
-    def _enter(self, number: int, demand: Demand, now: int) -> int:
+    def _enter(self, number: int, demand: JobRequest, now: int) -> int:
         """Store what is known of a job and return its index."""
         self._make_room(demand.nodes)
         world, job = self._world, len(self._numbers)
@@ -446,7 +446,7 @@ class Controller:
             self._count_free(node, change)
 
     def _count_free(self, node: int, change: int) -> None:
-        if live_state.is_vacant(self._world, node):
+        if live_state.is_empty(self._world, node):
             self._world.scalars[FREE] += change
             self._world.free_in_block[node >> BLOCK_BITS] += change
 
@@ -502,7 +502,7 @@ class Controller:
         self._pending |= self._changed()
         active = live_state.active_jobs(world, len(self._numbers))
         places = int(world.jobs.nodes[active].sum()) + more
-        self._world = live_state.moved(world, active, _roomy(len(active)), _roomy(places), nodes)
+        self._world = live_state.resized(world, active, _roomy(len(active)), _roomy(places), nodes)
         if self._count == 1 and self._kinds & ~(NODE_UP | NODE_DOWN | AGENT_GONE):
             self._count += 1  # the subject of the event has another index now
         self._numbers = [self._numbers[job] for job in active]

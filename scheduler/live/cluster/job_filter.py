@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.jobs import Job
 
 
-class Choice(NamedTuple):
+class JobFilter(NamedTuple):
     """The users, states and names of the jobs to show; an empty collection admits all."""
 
     users: Collection[str] = ()
@@ -52,14 +52,14 @@ MOST_CHOSEN = 1000
 """Users, states or names that one order may choose."""
 
 
-def choice_of(order: dict[str, Any]) -> Choice:
+def job_filter_of(order: dict[str, Any]) -> JobFilter:
     """Return the filter in an order. Raises ControlError if its fields are not lists of strings."""
-    lists = [order.get(name, []) for name in Choice._fields]
+    lists = [order.get(name, []) for name in JobFilter._fields]
     for given in lists:
         if not isinstance(given, list) or len(given) > MOST_CHOSEN or any(type(one) is not str for one in given):
             msg = f"users, states and names are lists of at most {MOST_CHOSEN} texts: use the drom of this version."
             raise ControlError(msg)
-    return Choice(*map(frozenset, lists))
+    return JobFilter(*map(frozenset, lists))
 
 
 def parse_names(text: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from drom.agent.text import counted
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import RIGID
 from drom.scheduler.live.cluster import admission
-from drom.scheduler.live.cluster.controller import ANYWHERE, Demand
+from drom.scheduler.live.cluster.controller import ANYWHERE, JobRequest
 from drom.scheduler.live.cluster.dependencies import Dependencies
 from drom.scheduler.live.cluster.dispatch import Dispatch
 from drom.scheduler.live.cluster.fair_share import Usage
@@ -35,7 +35,7 @@ from drom.scheduler.live.cluster.jobs import (
 )
 from drom.scheduler.live.cluster.launch import start_of
 from drom.scheduler.live.cluster.quotas import Holdings, Turns
-from drom.scheduler.live.cluster.spec import remains
+from drom.scheduler.live.cluster.spec import without_environment
 from drom.scheduler.live.cluster.survivors import Survivors
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ STEPS = 200
 """Jobs waiting for others that are handled in one turn: no message is read meanwhile."""
 
 
-class Lifecycle:
+class JobLifecycle:
     """Jobs by number and nodes by name, and the policy that places the jobs on the nodes.
 
     `past` returns the final state of a job that is no longer kept, or None.
@@ -132,15 +132,15 @@ class Lifecycle:
         """Return the jobs that have not left a node yet, in the order of their numbers."""
         return [job for _, job in sorted(self._on.get(name, {}).items())]
 
-    def _be_on(self, job: Job, names: Iterable[str]) -> None:
+    def _add_to_node(self, job: Job, names: Iterable[str]) -> None:
         """Record that a job is on these nodes and on no others."""
         for name in list(job.left):
-            self._be_off(job, name)
+            self._remove_from_node(job, name)
         job.left = list(names)
         for name in job.left:
             self._on.setdefault(name, {})[job.number] = job
 
-    def _be_off(self, job: Job, name: str) -> None:
+    def _remove_from_node(self, job: Job, name: str) -> None:
         """Record that a job has left one of its nodes."""
         job.left.remove(name)
         there = self._on[name]
@@ -150,12 +150,12 @@ class Lifecycle:
 
     # --- the queue ------------------------------------------------------------------------------------------------
 
-    def _consider(self, job: Job, now: float) -> None:
+    def _enqueue(self, job: Job, now: float) -> None:
         """Submit a waiting job to the policy if it may start, or end it if it never can."""
-        if self._offer(job, now):
+        if self._try_enqueue(job, now):
             self._tell_dependents(job, now)
 
-    def _offer(self, job: Job, now: float) -> bool:
+    def _try_enqueue(self, job: Job, now: float) -> bool:
         """Submit a waiting job to the policy if it may start; return whether it was ended because it never can."""
         if job.spec.after and not self._dependencies.join(job):
             blocking, hopeless = admission.dependencies(job.spec.after, self.state_of)
@@ -223,7 +223,7 @@ class Lifecycle:
             return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it anew"
         return ""
 
-    def _demand(self, job: Job) -> Demand:
+    def _demand(self, job: Job) -> JobRequest:
         """Return the description of a job for the policy, which from then on knows the nodes of the job's group."""
         group = admission.group_of(job.spec)
         if group not in self._groups:
@@ -231,7 +231,7 @@ class Lifecycle:
             self._allow(group)
         shares = self._fitting.may_share(job.spec, group, self.nodes.values(), self.policy, self.dispatch.cores)
         cls = CLASSES[job.spec.job_class] if shares else RIGID
-        return Demand(job.spec.nodes, max(1, self.settings.limit(job.spec.time)), cls, job.priority, group)
+        return JobRequest(job.spec.nodes, max(1, self.settings.limit(job.spec.time)), cls, job.priority, group)
 
     def _hosts(self, spec: Spec) -> list[Node]:
         """Return the nodes that lack nothing for a job."""
@@ -272,8 +272,8 @@ class Lifecycle:
         self.unsaved[job.number] = job
         if job.number in self.dispatch.placed:
             self.dispatch.unplace(job.number)
-            self._be_on(job, ())
-        self._leave_where_it_is_not(job)
+            self._add_to_node(job, ())
+        self._leave_other_nodes(job)
         begins = job.state != ENDING
         if begins and job.left:
             job.state = ENDING
@@ -286,12 +286,12 @@ class Lifecycle:
         if not job.left:
             self._left_all(job, now)
 
-    def _leave_where_it_is_not(self, job: Job) -> None:
+    def _leave_other_nodes(self, job: Job) -> None:
         """Remove a job that may have been started from the nodes that reported that it was not; others will report."""
         silent = self._unsure.pop(job.number, None)
         if silent is not None:
             for name in [name for name in job.left if name not in silent]:
-                self._be_off(job, name)
+                self._remove_from_node(job, name)
                 self.dispatch.gone(self.nodes[name].index, job.number)
 
     def _kill(self, name: str, job: Job) -> None:
@@ -303,7 +303,7 @@ class Lifecycle:
         self.messages.append((name, message))
 
     def _leave(self, node: Node, job: Job) -> None:
-        self._be_off(job, node.name)
+        self._remove_from_node(job, node.name)
         self.unsaved[job.number] = job
         self.dispatch.gone(node.index, job.number)
         self.messages.append((node.name, say.Forget(job.number, job.attempt)))
@@ -317,7 +317,7 @@ class Lifecycle:
         if job.verdict == REQUEUE:
             self._back_to_queue(job, job.reason, now)
             self._hold_if_often_lost(job, now)
-            self._consider(job, now)
+            self._enqueue(job, now)
         else:
             self._finish(job, job.verdict, now, job.reason)
 
@@ -334,12 +334,12 @@ class Lifecycle:
         self._dependencies.leave(job)
         if not job.is_final:
             self.holdings.remove(job)
-        job.state, job.reason, job.ended, job.spec = state, reason, now, remains(job.spec)
+        job.state, job.reason, job.ended, job.spec = state, reason, now, without_environment(job.spec)
         self._record(job, now, state, **({"reason": reason} if reason else {}))
 
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
-        self._be_on(job, ())
+        self._add_to_node(job, ())
         job.shares, job.acknowledged, job.limit = {}, [], self.settings.limit(job.spec.time)
         self._record(job, now, "requeued", reason=reason)
 

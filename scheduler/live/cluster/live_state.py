@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PER_JOB = ("run", "end", "at", "order", "left", "rate", "cause", "given")
 
 
-def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measured: bool) -> World:
+def empty_state(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measured: bool) -> World:
     """Return a world without jobs in which all nodes are down; `measured`: with the measured rates of jobs.
 
     It has room for `jobs` jobs with `places` places on nodes together, and for `nodes` nodes of `cores` cores, each
@@ -36,9 +36,9 @@ def vacant(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measu
     return world._replace(nodes=world.nodes._replace(place=np.full(places, NOBODY, np.int64)))
 
 
-def moved(world: World, active: Ints, jobs: int, places: int, nodes: int) -> World:
+def resized(world: World, active: Ints, jobs: int, places: int, nodes: int) -> World:
     """Return a world of another size with the jobs in `active`, in this order, and with the state of all nodes."""
-    blank = vacant(1, places, nodes, int(world.scalars[CORES]), world.nodes.resident.shape[1], measured=False)
+    blank = empty_state(1, places, nodes, int(world.scalars[CORES]), world.nodes.resident.shape[1], measured=False)
     number = np.full(len(world.queue) + 1, NOBODY, np.int64)  # the new indices of jobs; the last is NOBODY
     number[active] = np.arange(len(active))
 
@@ -99,6 +99,6 @@ def active_jobs(world: World, known: int) -> Ints:
     return np.flatnonzero((state == WAITING) | (state == RUNNING))
 
 
-def is_vacant(world: World, node: int) -> bool:
+def is_empty(world: World, node: int) -> bool:
     """Return whether no job is on a node."""
     return bool(world.nodes.resident[node, 0] == NOBODY)

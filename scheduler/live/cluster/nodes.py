@@ -28,7 +28,7 @@ from drom.scheduler.live.cluster.jobs import (
     Node,
     how_it_ended,
 )
-from drom.scheduler.live.cluster.lifecycle import Lifecycle
+from drom.scheduler.live.cluster.lifecycle import JobLifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized
 
 
-class Membership(Lifecycle):
+class NodeMembership(JobLifecycle):
     """Handling of agents' reports on their nodes and jobs, and of agents that send nothing."""
 
     def hello(self, message: say.Hello, now: float) -> None:
@@ -116,7 +116,7 @@ class Membership(Lifecycle):
         strangers = [one for one in there if one.state == "running" and not self._is_on(node, one.job, one.attempt)]
         self._strangers[node.name] = {(one.job, one.attempt) for one in strangers}
         for one in strangers:
-            self._kill_stranger(node, one.job, one.attempt)
+            self._kill_unknown(node, one.job, one.attempt)
             self._warn("job_unknown", node=node.name, job=one.job, reason="the job was given up: it is killed.")
         for number, found in known.items():
             job = self.jobs[number]
@@ -130,9 +130,9 @@ class Membership(Lifecycle):
             if job.number not in known and job.number not in self._unsure:
                 self._missing(node, job, now)
         for number in [number for number, nodes in self._unsure.items() if node.name in nodes]:
-            self._be_sure(number, node, is_there=number in known)
+            self._confirm_start(number, node, is_there=number in known)
 
-    def _kill_stranger(self, node: Node, number: int, attempt: int) -> None:
+    def _kill_unknown(self, node: Node, number: int, attempt: int) -> None:
         self.messages.append((node.name, say.Signal(number, attempt, signal.SIGKILL, None)))
 
     def _is_on(self, node: Node, number: int, attempt: int) -> bool:
@@ -151,7 +151,7 @@ class Membership(Lifecycle):
             self._count_from(job, now)
             self._start_on(node.name, job)
 
-    def _be_sure(self, number: int, node: Node, *, is_there: bool) -> None:
+    def _confirm_start(self, number: int, node: Node, *, is_there: bool) -> None:
         """Determine from its nodes' reports whether a job was started before this scheduler was."""
         job, waiting = self.jobs[number], self._unsure[number]
         waiting.discard(node.name)
@@ -204,7 +204,7 @@ class Membership(Lifecycle):
         node.heard = now
         return True
 
-    def heard(self, name: str, message: say.FromAgent, now: float) -> None:
+    def on_message(self, name: str, message: say.FromAgent, now: float) -> None:
         """Handle a message of an agent that has been welcomed."""
         node = self.nodes[name]
         node.heard = now
@@ -214,12 +214,12 @@ class Membership(Lifecycle):
             node.skew = message.time - now
             self._measured(name, message.paces)
         elif not isinstance(message, say.Hello):
-            self._heard_of_job(node, message, now)
+            self._on_job_message(node, message, now)
 
-    def _heard_of_job(self, node: Node, message: _OfJob, now: float) -> None:
+    def _on_job_message(self, node: Node, message: _OfJob, now: float) -> None:
         name = node.name
         if not self._is_on(node, message.job, message.attempt):
-            self._heard_of_stranger(node, message)
+            self._on_unknown_attempt(node, message)
             return
         job = self.jobs[message.job]
         match message:
@@ -235,12 +235,12 @@ class Membership(Lifecycle):
             case say.NotResized():
                 self._not_resized(node, job, message, now)
 
-    def _heard_of_stranger(self, node: Node, message: _OfJob) -> None:
+    def _on_unknown_attempt(self, node: Node, message: _OfJob) -> None:
         """Kill or forget an attempt that does not belong on a node; its cores are not free until it has left."""
         attempt, strangers = (message.job, message.attempt), self._strangers.setdefault(node.name, set())
         if isinstance(message, say.Started) and attempt not in strangers:
             strangers.add(attempt)
-            self._kill_stranger(node, *attempt)
+            self._kill_unknown(node, *attempt)
             self._warn(
                 "job_unknown", node=node.name, job=message.job, reason="the job has left the node: it is killed."
             )
@@ -356,7 +356,7 @@ class Membership(Lifecycle):
 
     # --- silence --------------------------------------------------------------------------------------------------
 
-    def _patience(self, node: Node) -> float:
+    def _silence_limit(self, node: Node) -> float:
         """Return the time until which the silence of a node has no consequence."""
         if node.down:
             return math.inf
@@ -370,17 +370,17 @@ class Membership(Lifecycle):
             return
         self._look_for_silence(now)
         self._try_again(now)
-        dues = [*map(self._patience, self.nodes.values())]
+        dues = [*map(self._silence_limit, self.nodes.values())]
         dues += [node.again for node in self.nodes.values() if node.again is not None]
         self._nodes_due = min(dues, default=math.inf)
 
     def _look_for_silence(self, now: float) -> None:
         for node in self.nodes.values():
-            if node.gone_since is None and self._patience(node) < now:
+            if node.gone_since is None and self._silence_limit(node) < now:
                 node.gone_since = now
                 self._warn("node_silent", node=node.name, reason="no job starts there until its agent speaks again.")
                 self._refresh(node)
-            if node.gone_since is not None and self._patience(node) <= now:
+            if node.gone_since is not None and self._silence_limit(node) <= now:
                 self._give_up(node, now)
 
     def _give_up(self, node: Node, now: float) -> None:
@@ -388,7 +388,7 @@ class Membership(Lifecycle):
         self._warn("node_down", node=node.name, reason="its jobs are requeued or failed, as they asked.")
         for job in self.jobs_on(node.name):
             self._lose(job, f"node {node.name} went down", now)
-            self._be_off(job, node.name)
+            self._remove_from_node(job, node.name)
             self.dispatch.gone(node.index, job.number)
             self._end(job, job.verdict, now)
             if job.is_final and job.over is not None:

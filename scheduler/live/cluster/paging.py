@@ -35,7 +35,7 @@ def fill(rows: Iterable[dict[str, Any]], most: int = PAGE) -> list[dict[str, Any
     return page
 
 
-def whole(ask: Callable[..., Any], order: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
+def all_pages(ask: Callable[..., Any], order: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
     """Give an order and return its answer, put together from its pages.
 
     A page names in `before` the job before which the next page ends, or in `after` the job or node after which it

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.scheduler.engine.event_loop import close_ranks, do
+from drom.scheduler.engine.event_loop import apply_action, compact_queue
 from drom.scheduler.engine.node_shares import update_ends
 from drom.scheduler.engine.state import EVENTS, IN_THE_PAST, NO_FAULT, NOW, SHORTENED, STARTS, TOO_MANY_ROWS, WAKE, view
 from drom.scheduler.interface import NEVER, NOBODY, Event
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drom.scheduler.interface import Actions, Floats, Ints, State
 
 
-def answer(  # noqa: PLR0917 - numba wants them by position
+def call_policy(  # noqa: PLR0917 - numba wants them by position
     decide: Callable[[State, Event, Floats, Actions], int],
     world: World,
     options: Floats,
@@ -41,13 +41,13 @@ def answer(  # noqa: PLR0917 - numba wants them by position
         rows, wrong = 0, 1
         faults[0, 0], faults[0, 1] = NOBODY, TOO_MANY_ROWS
     for row in actions.rows[:rows]:
-        fault = do(world, row, actions.nodes[row[2] : row[2] + row[3]])
+        fault = apply_action(world, row, actions.nodes[row[2] : row[2] + row[3]])
         if fault != NO_FAULT:
             if wrong < len(faults):
                 faults[wrong, 0], faults[wrong, 1] = row[1], fault
             wrong += 1
     update_ends(world, now)
-    close_ranks(world)
+    compact_queue(world)
     if s[WAKE] > now:
         return wrong
     if wrong == 0 and (s[WAKE] < now or s[STARTS] + s[SHORTENED] == before):

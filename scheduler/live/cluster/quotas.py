@@ -8,7 +8,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import ControlError
-from drom.agent.observe.reporter import Share
+from drom.agent.observe.reporter import TokenBucket
 from drom.agent.text import counted, in_words
 from drom.scheduler.live.cluster.spec import size_of
 
@@ -83,14 +83,14 @@ class Orders:
 
     def __init__(self, a_second: int) -> None:
         self._rate = a_second
-        self._left: dict[int, Share] = {}
+        self._left: dict[int, TokenBucket] = {}
 
     def take(self, user: User, now: float) -> None:
         """Count an order at `now`. Raises ControlError for a user with too many orders."""
         if len(self._left) > MOST_BUCKETS:
             self._left = {uid: share for uid, share in self._left.items() if now - share.at < AT_ONCE}
         if user.uid not in self._left:
-            self._left[user.uid] = Share(AT_ONCE * self._rate, now, self._rate)
+            self._left[user.uid] = TokenBucket(AT_ONCE * self._rate, now, self._rate)
         if self._left[user.uid].take(now) is None:
             msg = (
                 f"user {user.name} gives orders faster than the {self._rate} a second that a user may give here: wait "

@@ -118,7 +118,7 @@ def size_of(spec: Spec) -> int:
     return len(json.dumps(spec.to_json()))
 
 
-def remains(spec: Spec) -> Spec:
+def without_environment(spec: Spec) -> Spec:
     """Return the part of a specification that is kept once its job is over.
 
     It has no environment; a script is reduced to a mark that it was one, and long commands and paths are cut.

@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 from drom.agent.control import keys
-from drom.agent.control.gate import WAITING, Gate
+from drom.agent.control.gate import WAITING, RemoteEndpoint
 from drom.agent.control.messages import endpoint, is_order
-from drom.agent.control.server import caller_of, guest_of, repeat
+from drom.agent.control.server import drain, local_caller, remote_caller
 from drom.agent.control.zmq_monitor import next_message
 from drom.agent.errors import ControlError
 from drom.agent.execution import protocol as say
-from drom.agent.observe.reporter import Share
+from drom.agent.observe.reporter import TokenBucket
 from drom.agent.system import connections
 from drom.agent.system.proc import raise_fd_limit
-from drom.agent.system.users import DIRECTORY, SilentDirectoryError, user_called
+from drom.agent.system.users import DIRECTORY, SilentDirectoryError, user_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drom.agent.control.keys import Keys
-    from drom.agent.control.zmq_monitor import Heard
+    from drom.agent.control.zmq_monitor import RouterMessage
     from drom.agent.model.caller import Caller
     from drom.agent.observe.log import Log
 
@@ -47,10 +47,10 @@ LINES_AT_ONCE, LINES_A_SECOND = 10, 1.0
 NO_USERS = "agents come in here, and no orders: give the address where users do (the scheduler's --users)."
 
 
-def gate_for_agents(address: str, own: Keys) -> Gate:
+def gate_for_agents(address: str, own: Keys) -> RemoteEndpoint:
     """Return the gate for agents of other nodes, of which a cluster may have many. Raises `ControlError`."""
     most = raise_fd_limit() // 2
-    return Gate(address, own, most, longest=say.MAX_MESSAGE, unread=UNREAD, option="--agents")
+    return RemoteEndpoint(address, own, most, longest=say.MAX_MESSAGE, unread=UNREAD, option="--agents")
 
 
 class Peer(NamedTuple):
@@ -60,7 +60,7 @@ class Peer(NamedTuple):
     identity: bytes
 
 
-class Said(NamedTuple):
+class AgentMessage(NamedTuple):
     """A message of an agent. `why_not` returns why it may not represent a node, in a sentence; empty if it may."""
 
     peer: Peer
@@ -68,12 +68,12 @@ class Said(NamedTuple):
     why_not: Callable[[str], str]
 
 
-class Desk:
+class AgentServer:
     """A scheduler's connections to agents, by name of node. `fds` are as those of `control.Server`."""
 
-    def __init__(self, folder: Path, log: Log, gate: Gate | None = None) -> None:
+    def __init__(self, folder: Path, log: Log, gate: RemoteEndpoint | None = None) -> None:
         self._log = log
-        self._lines = Share(LINES_AT_ONCE, time.monotonic(), LINES_A_SECOND)
+        self._lines = TokenBucket(LINES_AT_ONCE, time.monotonic(), LINES_A_SECOND)
         self._gate = gate
         self._context = zmq.Context()
         local: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -88,7 +88,10 @@ class Desk:
         for sock in self._sockets:
             sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._open(local, endpoint(folder, "agents"))
-        self._readers: list[Callable[[], Heard | None]] = [partial(next_message, local), *([gate.read] if gate else [])]
+        self._readers: list[Callable[[], RouterMessage | None]] = [
+            partial(next_message, local),
+            *([gate.read] if gate else []),
+        ]
         self.fds = [*(int(sock.getsockopt(zmq.FD)) for sock in self._sockets), *([gate.fd] if gate else [])]
         self._peers: dict[str, Peer] = {}
         self._names: dict[Peer, str] = {}
@@ -108,16 +111,16 @@ class Desk:
             reason = os.strerror(error.errno or 0)
             raise ControlError(f"cannot open {path}: {reason}: check the folder, or choose another --state.") from error
 
-    def serve(self, heed: Callable[[Said], object]) -> bool:
+    def serve(self, heed: Callable[[AgentMessage], object]) -> bool:
         """Call `heed` with each message of agents, for one turn; return whether there may be more.
 
         Malformed messages are dropped and logged.
         """
         steps = [partial(self._serve_one, number, heed) for number in range(len(self._sockets))]
-        turns = [repeat(step, TURN_SECONDS, PER_TURN) for step in steps]
-        return any([*turns, self._gate and self._gate.look()])
+        turns = [drain(step, TURN_SECONDS, PER_TURN) for step in steps]
+        return any([*turns, self._gate and self._gate.run()])
 
-    def _serve_one(self, number: int, heed: Callable[[Said], object]) -> bool:
+    def _serve_one(self, number: int, heed: Callable[[AgentMessage], object]) -> bool:
         """Read and handle one message; return False if none is waiting."""
         heard = self._readers[number]()
         if heard is None:
@@ -126,14 +129,14 @@ class Desk:
         try:
             caller = self._caller(peer, heard.frame)
         except ControlError as error:
-            self.turn_away(peer, "unknown", str(error))
+            self.reject(peer, "unknown", str(error))
         else:
             self._read(peer, caller, heard.message or b"", heed)
         return True
 
     def _caller(self, peer: Peer, frame: zmq.Frame) -> Caller:
         """Return the sender of a message. Raises `ControlError` for one that may not represent any node."""
-        caller = (guest_of if peer.socket else caller_of)(frame)
+        caller = (remote_caller if peer.socket else local_caller)(frame)
         if peer in self._names:
             self._spoke[peer] = time.monotonic()
         elif caller.key not in ("", keys.OURSELVES) and _is_user(caller.key):
@@ -141,26 +144,26 @@ class Desk:
             raise ControlError(f"{whose}: go where users do (--users), or trust a node's key under another name.")
         return caller
 
-    def _read(self, peer: Peer, caller: Caller, data: bytes, heed: Callable[[Said], object]) -> None:
+    def _read(self, peer: Peer, caller: Caller, data: bytes, heed: Callable[[AgentMessage], object]) -> None:
         try:
             message = say.from_agent(data)
         except say.HelloError as error:
-            self.turn_away(peer, error.node, str(error))
+            self.reject(peer, error.node, str(error))
         except say.MalformedError as error:
             node = self._names.get(peer) or caller.key or "unknown"
             if is_order(data):
-                self.turn_away(peer, node, NO_USERS)
+                self.reject(peer, node, NO_USERS)
             else:
-                self._tell("message_dropped", node=node, message=str(error))
+                self._log_limited("message_dropped", node=node, message=str(error))
         else:
-            heed(Said(peer, message, partial(_why_not, caller)))
+            heed(AgentMessage(peer, message, partial(_why_not, caller)))
 
-    def turn_away(self, peer: Peer, node: str, reason: str) -> None:
+    def reject(self, peer: Peer, node: str, reason: str) -> None:
         """Reject a sender, and log, with the reason why it may not represent a node."""
         self.answer(peer, say.No(reason))
-        self._tell("node_refused", node=node, reason=reason)
+        self._log_limited("node_refused", node=node, reason=reason)
 
-    def _tell(self, event: str, **fields: object) -> None:
+    def _log_limited(self, event: str, **fields: object) -> None:
         """Log an event about a rejected sender, unless there are too many."""
         if (unsaid := self._lines.take(time.monotonic())) is not None:
             self._log(event, **fields, **unsaid)
@@ -169,12 +172,12 @@ class Desk:
         """Return the name of the node that a connection represents, None if it represents none."""
         return self._names.get(peer)
 
-    def is_taken(self, name: str, peer: Peer, within: float) -> bool:
+    def has_speaker(self, name: str, peer: Peer, within: float) -> bool:
         """Return whether another connection has sent messages for this node in the last `within` seconds."""
         other = self._peers.get(name, peer)
         return other != peer and time.monotonic() - self._spoke.get(other, 0.0) < within
 
-    def seat(self, name: str, peer: Peer) -> None:
+    def bind(self, name: str, peer: Peer) -> None:
         """Register a connection as the only one that represents a node."""
         before = self._peers.get(name, peer)
         if before != peer:
@@ -212,6 +215,6 @@ def _why_not(caller: Caller, node: str) -> str:
 def _is_user(name: str) -> bool:
     """Return whether this machine has a user of that name; False if its directory of users does not answer."""
     try:
-        return DIRECTORY.ask(user_called, name) is not None
+        return DIRECTORY.ask(user_named, name) is not None
     except SilentDirectoryError:
         return False

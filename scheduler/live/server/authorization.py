@@ -29,7 +29,7 @@ def user_of(caller: Caller) -> User:
     if caller.uid == 0 and not named:
         return User(0, 0, "root")
     try:
-        found = DIRECTORY.ask(users.user_called, caller.key) if named else DIRECTORY.ask(users.user_of, caller.uid)
+        found = DIRECTORY.ask(users.user_named, caller.key) if named else DIRECTORY.ask(users.user_of, caller.uid)
     except SilentDirectoryError as error:
         raise ControlError(str(error)) from error
     if found:
@@ -45,11 +45,11 @@ def check_rights(user: User, specs: Iterable[Spec]) -> None:
     if os.geteuid() not in (0, user.uid):
         whose = f"this scheduler is of user {os.geteuid()} and takes no jobs of {user.name}"
         raise ControlError(f"{whose}: have root run one, or run your own (drom scheduler).")
-    if not is_master(user) and any(spec.priority > 0 for spec in specs):
+    if not is_operator(user) and any(spec.priority > 0 for spec in specs):
         who = "only root and the scheduler's own user may put jobs before those of others"
         raise ControlError(f"{who}: give a --priority of 0 or less.")
 
 
-def is_master(user: User) -> bool:
+def is_operator(user: User) -> bool:
     """Return whether a user may change jobs of other users: root and the scheduler's own user may."""
     return user.uid in (0, os.geteuid())

@@ -25,11 +25,11 @@ _COLUMNS = tuple(name for name in _NAMES[Job] if name != "spec")
 _values_of = attrgetter(*_COLUMNS)
 
 
-class DamageError(Exception):
+class CorruptRecordError(Exception):
     """Raised for a row that no drom can have written; the text names the row."""
 
 
-class NewerError(Exception):
+class NewerVersionError(Exception):
     """Raised for a row that only a newer drom can have written; the text names the row and the field."""
 
 
@@ -81,15 +81,15 @@ def _about(what: str) -> Iterator[None]:
     """Convert the errors of a block to NewerError or DamageError, with the text `what` for the thing that it reads."""
     try:
         yield
-    except NewerError as error:
-        raise NewerError(f"{what} has the field {error}") from error
+    except NewerVersionError as error:
+        raise NewerVersionError(f"{what} has the field {error}") from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise DamageError(f"{what} cannot be understood") from error
+        raise CorruptRecordError(f"{what} cannot be understood") from error
 
 
 def _values(kind: type[Job | Node | Spec], text: str) -> dict[str, Any]:
     """Return the fields in a text. Raises NewerError with the name of an unknown field."""
     values: dict[str, Any] = json.loads(text)
     if unknown := sorted(values.keys() - {*_NAMES[kind]}):
-        raise NewerError(repr(unknown[0]))
+        raise NewerVersionError(repr(unknown[0]))
     return values

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from drom.scheduler.live.server.records import DamageError, NewerError
+from drom.scheduler.live.server.records import CorruptRecordError, NewerVersionError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -40,7 +40,7 @@ def check(db: sqlite3.Connection) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
     if application not in (0, APPLICATION) or (tables and "meta" not in tables):
-        raise DamageError("it is not a queue of drom")
+        raise CorruptRecordError("it is not a queue of drom")
 
 
 def prepare(db: sqlite3.Connection) -> None:
@@ -55,9 +55,9 @@ def prepare(db: sqlite3.Connection) -> None:
         _end_as_ours(db)
     row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
     if row is None or type(row[0]) is not int or row[0] < 1:
-        raise DamageError("it does not say of which version it is")
+        raise CorruptRecordError("it does not say of which version it is")
     if row[0] > SCHEMA:
-        raise NewerError(f"its layout is of version {row[0]}, and this drom reads {SCHEMA}")
+        raise NewerVersionError(f"its layout is of version {row[0]}, and this drom reads {SCHEMA}")
     if row[0] == 1:
         _share_texts(db)
     if db.execute("PRAGMA application_id").fetchone() != (APPLICATION,):
@@ -73,7 +73,7 @@ def _share_texts(db: sqlite3.Connection) -> None:
         db.execute("UPDATE jobs SET spec = ? WHERE number = ?", (row_of(db, text), number))
     (without,) = db.execute("SELECT min(number) FROM jobs WHERE spec = 0").fetchone()
     if without is not None:
-        raise DamageError(f"what job {without} asks for is not there")
+        raise CorruptRecordError(f"what job {without} asks for is not there")
     _run(db, f"DROP TABLE texts; {_BY_SPEC}")
     _end_as_ours(db)
 

@@ -20,13 +20,13 @@ from drom.agent.errors import ControlError
 from drom.agent.execution import protocol as say
 from drom.agent.observe.guarded import Guard
 from drom.agent.system import connections, heap
-from drom.agent.system.unix_signals import Signals
+from drom.agent.system.unix_signals import SignalPipe
 from drom.agent.text import counted, duration
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import admission, explain
 from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.controller import prepare
-from drom.scheduler.live.cluster.job_filter import choice_of
+from drom.scheduler.live.cluster.job_filter import job_filter_of
 from drom.scheduler.live.cluster.jobs import FINAL, PENDING, Job, Node
 from drom.scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
 from drom.scheduler.live.cluster.quotas import Orders
@@ -40,8 +40,8 @@ from drom.scheduler.live.cluster.spec import (
     name_of,
     visible,
 )
-from drom.scheduler.live.server.agent_server import Desk
-from drom.scheduler.live.server.authorization import check_rights, is_master, user_of
+from drom.scheduler.live.server.agent_server import AgentServer
+from drom.scheduler.live.server.authorization import check_rights, is_operator, user_of
 from drom.scheduler.live.server.clock import Clock
 from drom.scheduler.live.server.metrics import Counts
 from drom.scheduler.live.server.starting import STARTING, STARTING_STATUS, Starting
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from drom.agent.control.gate import Gate
+    from drom.agent.control.gate import RemoteEndpoint
     from drom.agent.model.caller import Caller
     from drom.agent.observe.log import Log
     from drom.agent.system.sd_notify import ServiceManager
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.jobs import User
     from drom.scheduler.live.cluster.settings import Settings
-    from drom.scheduler.live.server.agent_server import Peer, Said
+    from drom.scheduler.live.server.agent_server import AgentMessage, Peer
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class Server:
         log: Log,
         *,
         durable: bool = False,
-        gates: tuple[Gate | None, Gate | None] = (None, None),
+        gates: tuple[RemoteEndpoint | None, RemoteEndpoint | None] = (None, None),
         begins: bool = True,
     ) -> None:
         self._folder, self._log, self._settings = folder, log, settings
@@ -113,7 +113,7 @@ class Server:
         self._torn = False
         """Whether a failure has left the state in memory inconsistent."""
         self._clients = server.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
-        self._desk = Desk(folder, log, gates[1])
+        self._desk = AgentServer(folder, log, gates[1])
         self._stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""
         self._unwritable = ""
@@ -147,7 +147,7 @@ class Server:
         While the policy is being compiled, users and agents get an answer that says so; after it `ready` is called and
         the `manager` notified. Raises `LoopError` when a part of the loop has failed too often in a row.
         """
-        signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
+        signals = SignalPipe(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
         selector = selectors.DefaultSelector()
         for fd in (signals.fd, *self._clients.fds, *self._desk.fds):
             selector.register(fd, selectors.EVENT_READ)
@@ -164,7 +164,9 @@ class Server:
                         signals.dispatch()
                     with self.lock:
                         self.turn()
-                    self.guard.run("service_manager", lambda: manager.turned(at := time.monotonic(), self._status(at)))
+                    self.guard.run(
+                        "service_manager", lambda: manager.heartbeat(at := time.monotonic(), self._status(at))
+                    )
                     self.guard.settle()
                     garbage.look(idle=not self._more)
             manager.stopping()
@@ -173,7 +175,7 @@ class Server:
             self.close()
             signals.close()
 
-    def _start(self, selector: selectors.BaseSelector, signals: Signals, manager: ServiceManager) -> None:
+    def _start(self, selector: selectors.BaseSelector, signals: SignalPipe, manager: ServiceManager) -> None:
         """Answer that the scheduler is starting while its policy is compiled, then start scheduling.
 
         Raises SchedulerError if the policy cannot be compiled.
@@ -182,7 +184,7 @@ class Server:
         self.counts.starting = True
         selector.register(starting.fd, selectors.EVENT_READ)
         while self._running:
-            manager.turned(time.monotonic(), STARTING_STATUS)
+            manager.heartbeat(time.monotonic(), STARTING_STATUS)
             if starting.is_over:
                 break
             more = any([self._desk.serve(self._put_off), self._clients.serve(starting.refuse)])
@@ -198,7 +200,7 @@ class Server:
         for peer in starting.peers:
             self._desk.answer(peer, say.Who())
 
-    def _put_off(self, said: Said) -> None:
+    def _put_off(self, said: AgentMessage) -> None:
         """Answer an agent that the scheduler is starting; the agent is asked to introduce itself once that is over."""
         assert self.starting  # noqa: S101 - it is the caller
         self.starting.peers.add(said.peer)
@@ -217,7 +219,7 @@ class Server:
 
     def turn(self) -> None:
         """Read messages, call the policy, store changes, send. A part that fails is logged, counted and run again."""
-        heard = self._survive("agents", lambda: self._desk.serve(self._hear))
+        heard = self._survive("agents", lambda: self._desk.serve(self._receive))
         asked = self._survive("order", lambda: self._clients.serve(self._answer))
         self._more = bool(heard or asked)
         if self._survive("queue", self._flush):
@@ -299,7 +301,7 @@ class Server:
             elif self._stuck:
                 self._store.try_writing()
         except UnwritableError as error:
-            self._be_stuck(error)
+            self._note_unwritable(error)
             return False
         if self._stuck:
             self._log("queue_unstuck")
@@ -319,7 +321,7 @@ class Server:
             self._desk.send(name, message)
         return True
 
-    def _be_stuck(self, error: UnwritableError) -> None:
+    def _note_unwritable(self, error: UnwritableError) -> None:
         """Record that the queue cannot be written now."""
         self._unwritable = f"{UNWRITABLE}: {error.why}."
         if not self._stuck:
@@ -341,7 +343,7 @@ class Server:
             self._tidy_again = time.monotonic() + TIDY
             return
         except UnwritableError as error:
-            self._be_stuck(error)
+            self._note_unwritable(error)
             return
         self.cluster.forget(gone)
         self._tidy_again = time.monotonic() + (RETRY if gone else TIDY)
@@ -369,7 +371,7 @@ class Server:
 
     # --- agents ---------------------------------------------------------------------------------------------------
 
-    def _hear(self, said: Said) -> None:
+    def _receive(self, said: AgentMessage) -> None:
         now, message = self._clock(), said.message
         if isinstance(message, say.Hello):
             self._welcome(said.peer, message, said.why_not(message.node))
@@ -379,16 +381,16 @@ class Server:
         if name is None or not known:
             self._desk.answer(said.peer, say.Who())
         else:
-            self.cluster.heard(name, message, now)
+            self.cluster.on_message(name, message, now)
 
     def _welcome(self, peer: Peer, message: say.Hello, why_not: str) -> None:
         try:
             self._check_seat(peer, message, why_not)
             self.cluster.hello(message, self._clock())
         except SchedulerError as error:
-            self._desk.turn_away(peer, message.node, str(error))
+            self._desk.reject(peer, message.node, str(error))
         else:
-            self._desk.seat(message.node, peer)
+            self._desk.bind(message.node, peer)
             self._log("node_joined", node=message.node, host=message.host, cores=message.cores)
 
     def _check_seat(self, peer: Peer, message: say.Hello, why_not: str) -> None:
@@ -398,7 +400,7 @@ class Server:
             raise SchedulerError(why_not)
         if self._desk.name_of(peer) not in (None, name):
             raise SchedulerError("an agent speaks for one node: start another agent for another one.")
-        if self._desk.is_taken(name, peer, 3 * self._settings.heartbeat):
+        if self._desk.has_speaker(name, peer, 3 * self._settings.heartbeat):
             msg = f"an agent for node {name} is here: stop it, or give this one another name with --node."
             raise SchedulerError(msg)
 
@@ -420,7 +422,7 @@ class Server:
         if name not in orders:
             raise ControlError(f"this scheduler knows no order {str(name)[:40]!r}: use the drom of this version.")
         try:
-            if name in _CHANGING and not is_master(user := user_of(caller)):
+            if name in _CHANGING and not is_operator(user := user_of(caller)):
                 self._orders.take(user, time.monotonic())
             return orders[name](order, caller)
         except ControlError:
@@ -450,7 +452,7 @@ class Server:
             raise ControlError(msg)
         user, parsed = user_of(caller), [from_json(values) for values in specs]
         check_rights(user, parsed)
-        if not is_master(user):
+        if not is_operator(user):
             self.cluster.holdings.admit(user, parsed, count, self._settings)
         newest = next(reversed(self.cluster.jobs), None)
         try:
@@ -479,13 +481,13 @@ class Server:
         For root and the scheduler's own user that works on a full disk, too. Raises ControlError if the queue cannot be
         written.
         """
-        urgent = is_master(user)
+        urgent = is_operator(user)
         with self._store.urgently() if urgent else contextlib.nullcontext():
             self._must_flush(urgent=urgent)
             try:
                 self._store.try_writing()
             except UnwritableError as error:
-                self._be_stuck(error)
+                self._note_unwritable(error)
                 raise ControlError(self._unwritable) from error
             yield
             if not self._flush(urgent=urgent):
@@ -506,7 +508,7 @@ class Server:
         return self._told(job)
 
     def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        if not is_master(user := user_of(caller)):
+        if not is_operator(user := user_of(caller)):
             raise ControlError("only root and the scheduler's own user may drain nodes.")
         reason = order.get("reason")
         if not isinstance(reason, str) or not isinstance(order.get("node"), str):
@@ -528,7 +530,7 @@ class Server:
         number = _number(order, "job")
         job = self._find(number)
         user = user_of(caller)
-        if user.uid != job.user.uid and not is_master(user):
+        if user.uid != job.user.uid and not is_operator(user):
             raise ControlError(f"job {number} is {job.user.name}'s: only they and root may change it.")
         return job, user
 
@@ -541,15 +543,15 @@ class Server:
     def _queue(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
         about = {"schema_version": SCHEMA_VERSION, "time": self._clock()}
         if order.get("all"):
-            rows, before = self._page(order, lambda job: {"jobs": self._brief(job)})
+            rows, before = self._page(order, lambda job: {"jobs": self._overview(job)})
             return about | {"jobs": [row["jobs"] for row in rows], "before": before}
-        choice = choice_of(order)
+        choice = job_filter_of(order)
         after = _number(order, "after", 0, least=0)
         living = [job for job in self.cluster.jobs.values() if job.number > after and job.state not in FINAL]
         if any(choice):
             living = list(filter(choice.has, living))
         soonest = self.cluster.controller.soonest() if self.cluster.controller else None
-        rows = fill((self._brief(job, soonest) for job in living), min(PAGE, _number(order, "limit", PAGE)))
+        rows = fill((self._overview(job, soonest) for job in living), min(PAGE, _number(order, "limit", PAGE)))
         last = living[len(rows) - 1].number if len(rows) < len(living) else None
         return about | {"jobs": rows, "after": last, "left": len(living) - len(rows)}
 
@@ -577,7 +579,7 @@ class Server:
         job, now = self._find(number), self._clock()
         history = [entry._asdict() for entry in self._store.history(number, number)]
         said = explain.explain(job, self.cluster, now)
-        spec = visible(job.spec, whole=user.uid == job.user.uid or is_master(user))
+        spec = visible(job.spec, whole=user.uid == job.user.uid or is_operator(user))
         rates = self.cluster.known_rates(number)
         return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
 
@@ -586,7 +588,7 @@ class Server:
         rows, before = self._page(
             order,
             lambda job: {
-                "jobs": self._brief(job),
+                "jobs": self._overview(job),
                 "entries": [entry._asdict() for entry in self._store.history(job.number, job.number)],
             },
         )
@@ -604,9 +606,9 @@ class Server:
         }
 
     def _told(self, job: Job) -> dict[str, object]:
-        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), **self._brief(job)}
+        return {"schema_version": SCHEMA_VERSION, "time": self._clock(), **self._overview(job)}
 
-    def _brief(self, job: Job, soonest: Callable[[int], int] | None = None) -> dict[str, Any]:
+    def _overview(self, job: Job, soonest: Callable[[int], int] | None = None) -> dict[str, Any]:
         now = self._clock()
         return {
             "job": job.number,

@@ -25,8 +25,8 @@ from drom.scheduler.live.cluster.jobs import FINAL
 from drom.scheduler.live.cluster.spec import MOST_JOBS
 from drom.scheduler.live.server import schema
 from drom.scheduler.live.server.records import (
-    DamageError,
-    NewerError,
+    CorruptRecordError,
+    NewerVersionError,
     entry_of,
     job_of,
     node_of,
@@ -111,7 +111,7 @@ class Store:
                 self._db = self._open(durable=durable)
                 opened.callback(self._db.close)
                 self._over = self._count_over()
-            except (sqlite3.Error, OSError, DamageError, NewerError) as error:
+            except (sqlite3.Error, OSError, CorruptRecordError, NewerVersionError) as error:
                 raise UnreadableError(self._why_not(error, "opened")) from error
             self._reserve.fill()
             self._opened = opened.pop_all()
@@ -134,7 +134,7 @@ class Store:
 
     def _why_not(self, error: Exception, done: str) -> str:
         """Return why the queue cannot be opened or read, with the remedy."""
-        if isinstance(error, NewerError):
+        if isinstance(error, NewerVersionError):
             return f"the queue {self._path} is of a newer drom: {error}: use that one, or move it away to begin anew."
         if isinstance(error, sqlite3.Error) and _is_locked(error):
             return f"the queue {self._path} cannot be {done}: {_LOCKED}."
@@ -388,7 +388,7 @@ class Store:
     def _spec(self, number: int, row: int) -> Spec:
         found = self._first("SELECT value FROM specs WHERE number = ?", row)
         if found is None:
-            raise DamageError(f"what job {number} asks for is not there")
+            raise CorruptRecordError(f"what job {number} asks for is not there")
         return spec_of(number, found[0])
 
     @contextlib.contextmanager
@@ -396,5 +396,5 @@ class Store:
         """Run a block that reads. Raises UnreadableError if the disk or the stored data are damaged."""
         try:
             yield
-        except (sqlite3.Error, DamageError, NewerError) as error:
+        except (sqlite3.Error, CorruptRecordError, NewerVersionError) as error:
             raise UnreadableError(self._why_not(error, "read")) from error

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from drom.scheduler.analysis.contracts import kept
+from drom.scheduler.analysis.contracts import contract_outcome
 from drom.scheduler.analysis.estimates import Estimate, estimate, verdict
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.reproduction.adaptive.experiment import (
@@ -71,7 +71,7 @@ def shares(work: Workload, contracts: Contracts, policy: str, stall: float) -> d
     model = MODEL._replace(stall=stall).by_ticks(MILLI)
     run = Simulation.of(work, Machine(PROCESSORS), load_policy(policy), adaptive=model, contracts=contracts)
     run.run()
-    told = kept(run) or {}
+    told = contract_outcome(run) or {}
     return {
         "payoff": told["payoff"] / told["payoff_offered"],
         "soft": told["soft_deadlines_met"],

@@ -25,7 +25,7 @@ import numpy as np
 from drom.scheduler.analysis.estimates import Estimate, estimate, verdict
 from drom.scheduler.analysis.metrics import Power, metrics
 from drom.scheduler.engine.compiler import load_policy
-from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.speedup import downey
 from drom.workloads.workload import make_workload
@@ -44,7 +44,7 @@ SEEDS = 10
 JOBS = {"cluster": 50, "simulation": 10_000}
 RIGID, ADAPTIVE = "firstfit", "equipartition"
 RESPONSE, UTILISATION = "response_s", "utilisation"
-MODEL = Adaptive(minimum=1, maximum=math.inf, parallelism=64, sigma=1, memory=5, bandwidth=12.5)
+MODEL = PoolModel(minimum=1, maximum=math.inf, parallelism=64, sigma=1, memory=5, bandwidth=12.5)
 
 
 class Point(NamedTuple):

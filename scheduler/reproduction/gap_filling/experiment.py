@@ -21,8 +21,8 @@ import numpy as np
 from drom.scheduler.analysis.estimates import Estimate, estimate
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.engine.state import BUSY
-from drom.scheduler.gap_filling.parameters import Filling
-from drom.scheduler.gap_filling.simulation import Filled
+from drom.scheduler.gap_filling.parameters import FillingOptions
+from drom.scheduler.gap_filling.simulation import FilledSimulation
 from drom.scheduler.reproduction.adaptive.experiment import SEEDS
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.scheduler.simulator.worker_pool import run_each
@@ -119,15 +119,15 @@ def rows(accuracy: float, seed: int, days: int) -> list[Row]:
         run = simulated(work, slot * MINUTE, days)
         found += [_row(accuracy, run, slot, _filling(A, slot, pause)) for pause in PAUSES if pause < slot]
     for pause in PAUSES:
-        filled = Filled.of(_made(work, 1), _filling(B, 60, pause), seed)
+        filled = FilledSimulation.of(_made(work, 1), _filling(B, 60, pause), seed)
         filled.run.run(days * DAY)
         found.append(_row(accuracy, filled.run, 1, filled.filling, filled))
     return found
 
 
-def _filling(policy: str, slot: int, pause: int) -> Filling:
+def _filling(policy: str, slot: int, pause: int) -> FillingOptions:
     half = pause * MINUTE // 2
-    return Filling(policy=policy, slot=slot * MINUTE, restore=half, save=half)
+    return FillingOptions(policy=policy, slot=slot * MINUTE, restore=half, save=half)
 
 
 def _made(work: Workload, slot_s: int) -> Simulation:
@@ -141,11 +141,13 @@ def simulated(work: Workload, slot_s: int, days: int) -> Simulation:
     return run
 
 
-def _row(accuracy: float, run: Simulation, slot: int, filling: Filling | None, filled: Filled | None = None) -> Row:
+def _row(
+    accuracy: float, run: Simulation, slot: int, filling: FillingOptions | None, filled: FilledSimulation | None = None
+) -> Row:
     regular = int(run.world.scalars[BUSY]) / (NODES * run.now)
     if filling is None:
         return Row(accuracy, NONE, slot, 0, regular, 0.0, regular, 0.0, 0.0, 0.0)
-    filled = filled or Filled.of(run, filling, 1)
+    filled = filled or FilledSimulation.of(run, filling, 1)
     filled.finish()
     told = filled.figures({"utilisation": regular})
     pause = (filling.restore + filling.save) // MINUTE

@@ -51,7 +51,9 @@ def test_percentile_is_a_value_that_was_measured(percent: float, expected: float
 
 def test_machine_names_cpus_and_kernel() -> None:
     """The machine is told by CPU, number of CPUs and kernel."""
-    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, Linux {os.uname().release}" in detect.machine()
+    assert (
+        f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} CPUs, Linux {os.uname().release}" in detect.describe_host()
+    )
 
 
 def test_one_cpu_leaves_out_what_needs_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

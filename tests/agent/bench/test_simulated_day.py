@@ -7,10 +7,10 @@ import random
 from typing import Any
 
 import pytest
-from drom.agent.bench.simulated_day import Book, Day, Outcome, Program, first_come, programs
+from drom.agent.bench.simulated_day import Accounts, Day, Outcome, Program, first_come, programs
 from drom.agent.model.cores import Cores
 from drom.agent.node.node import Node
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.site_rules import SiteRules
 
 MEMORY = 1 << 30
 
@@ -27,9 +27,9 @@ def sixteen(**options: Any) -> Node:
 
 
 RULES = [
-    Rules(),
-    Rules(residence=20.0, margin=0.2),
-    Rules(sharing_factor=1.0, residence=5.0, max_cpus_per_user=9, max_min=6, max_rigid=6),
+    SiteRules(),
+    SiteRules(residence=20.0, margin=0.2),
+    SiteRules(sharing_factor=1.0, residence=5.0, max_cpus_per_user=9, max_min=6, max_rigid=6),
 ]
 
 
@@ -38,7 +38,7 @@ class TestDay:
 
     @pytest.mark.parametrize("rules", RULES, ids=["plain", "rest", "caps"])
     @pytest.mark.parametrize("seed", range(4))
-    def test_every_invariant_holds_after_every_event_and_everybody_is_served(self, rules: Rules, seed: int) -> None:
+    def test_every_invariant_holds_after_every_event_and_everybody_is_served(self, rules: SiteRules, seed: int) -> None:
         """Under orders, lost cores, deaths and a restart all programs end, all work is done, and the node is empty."""
         drawn = programs(random.Random(seed), 16, seconds=7200.0, memory=MEMORY)
         day = Day(sixteen(rules=rules, memory=MEMORY), drawn, random.Random(seed))
@@ -98,7 +98,7 @@ class TestBook:
     @pytest.mark.parametrize(("second", "index"), [(2.0, 1.0), (0.0, 0.5), (1.0, 0.9)])
     def test_fairness_is_jains_index(self, second: float, index: float) -> None:
         """It is one when all users got the same part of their share, and one over their number when one got it all."""
-        book = Book()
+        book = Accounts()
         book.enter(10.0, {0: 2.0, 1: second}, [program(0), program(1, user=2)], 4)
 
         assert book.fairness == pytest.approx(index)

@@ -263,13 +263,13 @@ def test_actors(tmp_path: Path) -> None:
     """Programs by name, DLB by its shared memory, systemd by its setting."""
     proc, shm, etc = tmp_path / "proc", tmp_path / "shm", tmp_path / "etc"
     proc.mkdir()
-    assert [found.state for found in doctor_checks.actors(proc, shm, etc)] == ["ok"]
+    assert [found.state for found in doctor_checks.competing_programs(proc, shm, etc)] == ["ok"]
     put(proc / "7/comm", "numad\n")
     put(proc / "8/comm", "irqbalance\n")
     put(shm / "DLB_cpuinfo_0", "")
     put(etc / "systemd/system.conf", "#CPUAffinity=9\nCPUAffinity=0-1\n")
 
-    found = doctor_checks.actors(proc, shm, etc)
+    found = doctor_checks.competing_programs(proc, shm, etc)
     assert [(one.state, one.text.split()[0]) for one in found] == [
         ("warn", "numad"),
         ("ok", "irqbalance"),

@@ -13,9 +13,9 @@ from drom.agent.control import gate as remote
 from drom.agent.control import remote as remote_module
 from drom.agent.control import server as control
 from drom.agent.control.client import order
-from drom.agent.control.gate import Gate, origin_of
+from drom.agent.control.gate import RemoteEndpoint, origin_of
 from drom.agent.control.messages import MAX_MESSAGE
-from drom.agent.control.remote import Remote
+from drom.agent.control.remote import RemoteAddress
 from drom.agent.control.server import Server
 from drom.agent.control.zmq_monitor import next_message
 from drom.agent.errors import ControlError
@@ -40,25 +40,25 @@ def own(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def gate(own: Keys) -> Gate:
+def gate(own: Keys) -> RemoteEndpoint:
     """Return the agent's gate."""
-    return Gate("127.0.0.1:0", own)
+    return RemoteEndpoint("127.0.0.1:0", own)
 
 
 @pytest.fixture
-def server(folder: Path, gate: Gate) -> Iterator[Server]:
+def server(folder: Path, gate: RemoteEndpoint) -> Iterator[Server]:
     """Return an agent's side with a gate."""
     made = Server(folder, 0o666, gate)
     yield made
     made.close()
 
 
-def remote_with(gate: Gate, own: Keys) -> Remote:
+def remote_with(gate: RemoteEndpoint, own: Keys) -> RemoteAddress:
     """Return the agent as who has these keys sees it."""
-    return Remote(f"127.0.0.1:{gate.port}", own.folder)
+    return RemoteAddress(f"127.0.0.1:{gate.port}", own.folder)
 
 
-def ask_as(server: Server, gate: Gate, own: Keys) -> Any:
+def ask_as(server: Server, gate: RemoteEndpoint, own: Keys) -> Any:
     """Return what an order of who has these keys is answered: who the agent says he is."""
     return ask(server, lambda: order(remote_with(gate, own), "ps"), lambda _, caller: [caller.key, caller.uid])
 
@@ -72,7 +72,7 @@ def acquainted(own: Keys, other: Path, name: str = "ben") -> Keys:
 
 
 @contextmanager
-def peer_at(gate: Gate, own: Keys) -> Iterator[zmq.Socket[bytes]]:
+def peer_at(gate: RemoteEndpoint, own: Keys) -> Iterator[zmq.Socket[bytes]]:
     """Connect who has these keys to a gate, to say what he likes."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
@@ -95,12 +95,12 @@ def sent_unread(peer: zmq.Socket[bytes], message: bytes) -> int:
 class TestKeys:
     """Who gets in."""
 
-    def test_who_shares_our_keys_is_one_of_us(self, server: Server, gate: Gate, own: Keys) -> None:
+    def test_who_shares_our_keys_is_one_of_us(self, server: Server, gate: RemoteEndpoint, own: Keys) -> None:
         """One folder on all nodes is enough."""
         assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
 
     def test_a_peer_is_known_by_name_until_it_is_trusted_no_longer(
-        self, server: Server, gate: Gate, own: Keys, tmp_path: Path
+        self, server: Server, gate: RemoteEndpoint, own: Keys, tmp_path: Path
     ) -> None:
         """The agent need not be restarted for either."""
         ben = acquainted(own, tmp_path / "ben")
@@ -109,7 +109,9 @@ class TestKeys:
         with pytest.raises(ControlError, match=r"^the agent at 127\.0\.0\.1:\d+ does not know our key: let its admin"):
             ask_as(server, gate, ben)
 
-    def test_a_stranger_is_told_what_to_do(self, server: Server, gate: Gate, own: Keys, tmp_path: Path) -> None:
+    def test_a_stranger_is_told_what_to_do(
+        self, server: Server, gate: RemoteEndpoint, own: Keys, tmp_path: Path
+    ) -> None:
         """He knows the agent's key, which is public; the agent does not know his."""
         stranger = keys.make(tmp_path / "stranger")
         keys.trust(stranger, own.folder / keys.PUBLIC, "127.0.0.1")
@@ -122,7 +124,12 @@ class TestKeys:
         )
 
     def test_what_cannot_be_read_is_told_and_keeps_nobody_out_for_good(
-        self, server: Server, gate: Gate, own: Keys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+        self,
+        server: Server,
+        gate: RemoteEndpoint,
+        own: Keys,
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
     ) -> None:
         """Whatever is wrong with the folder of keys, who comes once it is mended is let in."""
         with monkeypatch.context() as patch:
@@ -133,7 +140,9 @@ class TestKeys:
         assert capfd.readouterr().err == f"drom: nobody is let in while {own.folder} cannot be read: division by zero\n"
         assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
 
-    def test_an_agent_with_another_key_is_not_believed(self, server: Server, gate: Gate, tmp_path: Path) -> None:
+    def test_an_agent_with_another_key_is_not_believed(
+        self, server: Server, gate: RemoteEndpoint, tmp_path: Path
+    ) -> None:
         """Nothing is sent to who cannot show that it is the agent meant."""
         stranger = keys.make(tmp_path / "stranger")
         with pytest.raises(ControlError, match=r" did not let the connection in, .*: try again .*; if ") as unknown:
@@ -154,9 +163,9 @@ class TestKeys:
             keys.guard_server(sock, own)
             port = sock.bind_to_random_port("tcp://127.0.0.1")
             with pytest.raises(ControlError):
-                order(Remote(f"127.0.0.1:{port}", own.folder), "ps")
+                order(RemoteAddress(f"127.0.0.1:{port}", own.folder), "ps")
 
-    def test_plain_connections_get_nothing(self, server: Server, gate: Gate, own: Keys) -> None:
+    def test_plain_connections_get_nothing(self, server: Server, gate: RemoteEndpoint, own: Keys) -> None:
         """Neither ZeroMQ without keys nor any other bytes reach an order, and others are served."""
         heard: list[Caller] = []
         with (
@@ -178,7 +187,7 @@ class TestMessages:
 
     ORDER = b'{"order": "ps", "protocol": 1}'
 
-    def test_the_longest_order_is_answered(self, server: Server, gate: Gate, own: Keys) -> None:
+    def test_the_longest_order_is_answered(self, server: Server, gate: RemoteEndpoint, own: Keys) -> None:
         """Who sends a longer one is hung up on, and others are served."""
         with peer_at(gate, own) as peer:
             peer.send(self.ORDER.ljust(MAX_MESSAGE))
@@ -191,7 +200,7 @@ class TestMessages:
             assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
 
     @pytest.mark.parametrize("frames", [[ORDER, ORDER], [b"", ORDER], [b"x"] * 10_000])
-    def test_an_order_is_one_frame(self, server: Server, gate: Gate, own: Keys, frames: list[bytes]) -> None:
+    def test_an_order_is_one_frame(self, server: Server, gate: RemoteEndpoint, own: Keys, frames: list[bytes]) -> None:
         """Of a message of several nothing is read."""
         with peer_at(gate, own) as peer:
             peer.send_multipart(frames)
@@ -200,7 +209,7 @@ class TestMessages:
 
     def test_few_orders_wait(self, own: Keys) -> None:
         """Who says more than is read has to keep it; nothing of it is lost."""
-        longer = Gate("127.0.0.1:0", own, longest=1 << 20)
+        longer = RemoteEndpoint("127.0.0.1:0", own, longest=1 << 20)
         with closing(longer), peer_at(longer, own) as peer:
             many = sent_unread(peer, bytes(1 << 20))
             heard = [next_message(longer.sock) for _ in range(many) if longer.sock.poll(SECONDS * 1000)]
@@ -212,18 +221,18 @@ class TestMessages:
         """However small its frames are; who says as much in messages is heard."""
         monkeypatch.setattr(remote, "ROOM", 0)
         monkeypatch.setattr(remote, "COUNT_EVERY", 0.0)
-        gate = Gate("127.0.0.1:0", own, longest=1000)
+        gate = RemoteEndpoint("127.0.0.1:0", own, longest=1000)
         with closing(gate), peer_at(gate, own) as peer, peer.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
             for _ in range(50):
                 peer.send(bytes(1000))
-                wait_until(lambda: gate.look() or gate.read(), lambda: gate._inside)
-            gate.look()
+                wait_until(lambda: gate.run() or gate.read(), lambda: gate._inside)
+            gate.run()
             assert not monitor.poll(0)
             peer.send_multipart([bytes(1000)] * 50)
-            wait_until(lambda: gate.look() or monitor.poll(1), lambda: gate._inside)
+            wait_until(lambda: gate.run() or monitor.poll(1), lambda: gate._inside)
             peer.disable_monitor()
 
-    def test_few_answers_wait(self, server: Server, gate: Gate, own: Keys) -> None:
+    def test_few_answers_wait(self, server: Server, gate: RemoteEndpoint, own: Keys) -> None:
         """Who does not read misses what comes after them, and the agent keeps none of it."""
         many = 64
         answered: list[int] = []
@@ -245,7 +254,7 @@ class TestMessages:
         assert 0 < got < many
 
     def test_who_has_no_name_any_more_is_nobody(
-        self, server: Server, gate: Gate, own: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, server: Server, gate: RemoteEndpoint, own: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A key may be removed while its owner comes in."""
         ben = acquainted(own, tmp_path / "ben")
@@ -268,12 +277,12 @@ class TestMessages:
                 raise zmq.ZMQError
 
         with pytest.raises(ControlError, match=r"^your key is known here no longer: "):
-            control.guest_of(Frame())  # type: ignore[arg-type]
+            control.remote_caller(Frame())  # type: ignore[arg-type]
 
 
 def test_silent_connections_keep_nobody_out(folder: Path, own: Keys) -> None:
     """Of those that say nothing the oldest make room, of one address before all, and a trusted key gets in at once."""
-    gate = Gate("127.0.0.1:0", own, 16)
+    gate = RemoteEndpoint("127.0.0.1:0", own, 16)
     with closing(Server(folder, 0o666, gate)) as server, ExitStack() as stack:
 
         def call(source: str, many: int) -> list[socket.socket]:
@@ -302,7 +311,7 @@ def test_silent_connections_keep_nobody_out(folder: Path, own: Keys) -> None:
 
 def test_peers_that_speak_are_not_closed_for_others(folder: Path, own: Keys) -> None:
     """Where all places are taken by them, the next connection is not let in, and told to try again."""
-    gate = Gate("127.0.0.1:0", own, 1)
+    gate = RemoteEndpoint("127.0.0.1:0", own, 1)
     with closing(Server(folder, 0o666, gate)) as server, peer_at(gate, own) as peer:
         peer.send(messages.request("ps"))
         serve_until(server, lambda: peer.poll(0), lambda *_: "first")
@@ -343,14 +352,14 @@ def test_where_a_connection_comes_from(tmp_path: Path) -> None:
                 assert origin_of(accepted.fileno()) == bytes([127, 0, 0, 1])
 
 
-def test_a_number_that_is_another_files_by_now_is_left_alone(gate: Gate) -> None:
+def test_a_number_that_is_another_files_by_now_is_left_alone(gate: RemoteEndpoint) -> None:
     """Neither a pipe nor a connection of somebody else's is closed, and no copy of one stays open."""
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     with closing(gate), ours, theirs:
         before = len(proc.numbers("/proc/self/fd"))
         for fd in (read, ours.fileno(), 1 << 20):
-            gate._turn_away(fd)
+            gate._reject(fd)
         assert len(proc.numbers("/proc/self/fd")) == before
         ours.sendall(b"x")
         assert theirs.recv(1) == b"x"
@@ -364,20 +373,20 @@ class TestAddresses:
     def test_where_nobody_listens(self, own: Keys) -> None:
         """Port 1 is nobody's."""
         with pytest.raises(ControlError, match=r"^no agent listens at 127.0.0.1:1: check the address and its option "):
-            order(Remote("127.0.0.1:1", own.folder), "ps")
+            order(RemoteAddress("127.0.0.1:1", own.folder), "ps")
 
     def test_who_says_nothing_is_not_waited_for(self, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server of something else that waits for its client to speak."""
         monkeypatch.setattr(remote_module, "HANDSHAKE_MS", 1)
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            where = Remote(f"127.0.0.1:{silent.getsockname()[1]}", own.folder)
+            where = RemoteAddress(f"127.0.0.1:{silent.getsockname()[1]}", own.folder)
             with pytest.raises(ControlError, match=r"^no agent listens at "):
                 order(where, "ps")
 
-    def test_a_scheduler_is_called_so(self, own: Keys, gate: Gate, tmp_path: Path) -> None:
+    def test_a_scheduler_is_called_so(self, own: Keys, gate: RemoteEndpoint, tmp_path: Path) -> None:
         """And its option is named."""
         with pytest.raises(ControlError) as nobody:
-            order(Remote("127.0.0.1:1", own.folder), "queue", server=SCHEDULER)
+            order(RemoteAddress("127.0.0.1:1", own.folder), "queue", server=SCHEDULER)
         stranger = keys.make(tmp_path / "stranger")
         keys.trust(stranger, own.folder / keys.PUBLIC, "127.0.0.1")
         with closing(gate), pytest.raises(ControlError, match=r"^the scheduler at .* does not know our key: let its "):
@@ -389,11 +398,11 @@ class TestAddresses:
     def test_a_port_beyond_the_last_is_refused(self, own: Keys, port: int) -> None:
         """ZeroMQ would listen at another one, or ask who listens there."""
         with pytest.raises(ControlError) as refused:
-            Gate(f"127.0.0.1:{port}", own, option="--users")
+            RemoteEndpoint(f"127.0.0.1:{port}", own, option="--users")
         with pytest.raises(
             ControlError, match=rf"^127\.0\.0\.1:{port} is no address: write HOST:PORT, .* up to 65535\.$"
         ):
-            order(Remote(f"127.0.0.1:{port}", own.folder), "ps")
+            order(RemoteAddress(f"127.0.0.1:{port}", own.folder), "ps")
 
         why = "a port is at most 65535: choose another --users."
         assert str(refused.value) == f"cannot take orders at 127.0.0.1:{port}: {why}"
@@ -402,16 +411,18 @@ class TestAddresses:
     def test_what_is_no_address(self, own: Keys, address: str) -> None:
         """Neither a host alone nor a port that is none."""
         with pytest.raises(ControlError, match=r"(is no address: write HOST:PORT, as node1:9465|no agent listens at)"):
-            order(Remote(address, own.folder), "ps")
+            order(RemoteAddress(address, own.folder), "ps")
 
-    def test_an_address_that_is_taken(self, gate: Gate, own: Keys) -> None:
+    def test_an_address_that_is_taken(self, gate: RemoteEndpoint, own: Keys) -> None:
         """Two agents cannot listen at one port."""
         with pytest.raises(ControlError, match=r"^cannot take orders at .*: Address already in use: choose another "):
-            Gate(f"127.0.0.1:{gate.port}", own)
+            RemoteEndpoint(f"127.0.0.1:{gate.port}", own)
         gate.close()
 
 
-def test_silence_is_told_as_on_a_node(server: Server, gate: Gate, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_told_as_on_a_node(
+    server: Server, gate: RemoteEndpoint, own: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An agent that lets us in and then does not answer is given up."""
     monkeypatch.setattr(client, "TIMEOUT_MS", 1)
     with pytest.raises(ControlError, match=rf"^the agent at 127.0.0.1:{gate.port} has not answered for 0.001 s: "):

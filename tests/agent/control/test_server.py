@@ -18,7 +18,7 @@ from drom.agent.control import client, messages
 from drom.agent.control.client import order, signals
 from drom.agent.control.messages import endpoint
 from drom.agent.control.server import Server
-from drom.agent.control.zmtp import Exchange, frame
+from drom.agent.control.zmtp import ZmtpServer, frame
 from drom.agent.errors import ControlError
 from drom.agent.ipc import runtime_dir
 from drom.agent.model.caller import Caller
@@ -133,7 +133,7 @@ class TestOrders:
     @pytest.mark.parametrize("answer", [b"", b"{", b"[1]", b'{"ok": true}', b'{"fine": 1}', b"\xff", b"[" * 9999])
     def test_an_agent_that_nobody_understands_is_of_another_version(self, folder: Path, answer: bytes) -> None:
         """What answers but not as this version does is told in one sentence."""
-        other = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 1, messages.MAX_MESSAGE)
+        other = ZmtpServer(folder / "control", 0o666, b"ROUTER", lambda _: 1, messages.MAX_MESSAGE)
         with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
             stack.callback(other.end)
             asked = pool.submit(order, folder, "ps")
@@ -220,7 +220,7 @@ class TestOrders:
     def test_who_makes_our_directory_is_not_believed(self, server: Server, folder: Path) -> None:
         """Where nobody says where the agent is, anybody may have made the directory in which it would be, or a link."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runtime_dir, "fallback", lambda _: folder)
+            patch.setattr(runtime_dir, "fallback_dir", lambda _: folder)
             assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
 
             def refused() -> list[str]:
@@ -240,7 +240,7 @@ class TestOrders:
             folder.chmod(0o755)
             link = folder.with_name(f"{folder.name}-link")
             link.symlink_to(folder)
-            patch.setattr(runtime_dir, "fallback", lambda _: link)
+            patch.setattr(runtime_dir, "fallback_dir", lambda _: link)
             with pytest.raises(ControlError, match=f"^{link} is no directory: {elsewhere}$"):
                 order(link, "ps")
             link.unlink()

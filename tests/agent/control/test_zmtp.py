@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from drom.agent.control.zmtp import MORE, PATIENCE, PING, PONG, Exchange, Line, Signals, frame
+from drom.agent.control.zmtp import MORE, PATIENCE, PING, PONG, FrameReader, PublisherServer, ZmtpServer, frame
 from drom.agent.system import connections
 from drom.agent.system.connections import DEAF, LOOK, MOST_HELD
 from hypothesis import HealthCheck, given, settings
@@ -33,17 +33,17 @@ HELLO = GREETING + frame(READY, COMMAND)
 
 
 @pytest.fixture
-def exchange(folder: Path) -> Iterator[Exchange]:
+def exchange(folder: Path) -> Iterator[ZmtpServer]:
     """Return an exchange at which a user may have two connections."""
-    made = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 2, LONGEST)
+    made = ZmtpServer(folder / "control", 0o666, b"ROUTER", lambda _: 2, LONGEST)
     yield made
     made.end()
 
 
 @pytest.fixture
-def signals(folder: Path) -> Iterator[Signals]:
+def signals(folder: Path) -> Iterator[PublisherServer]:
     """Return the signals of a thousand slots."""
-    made = Signals(folder / "signals", 0o666, 1000, lambda _: 2)
+    made = PublisherServer(folder / "signals", 0o666, 1000, lambda _: 2)
     yield made
     made.end()
 
@@ -62,16 +62,16 @@ def is_over(fd: int) -> bool:
     return not select.select([fd], [], [], 0)[0]
 
 
-def line_of(exchange: Exchange, peer: socket.socket) -> Line:
+def line_of(exchange: ZmtpServer, peer: socket.socket) -> FrameReader:
     """Send a message from `peer`; return the exchange's end of that connection."""
-    lines: list[Line] = []
+    lines: list[FrameReader] = []
     peer.sendall(frame(b"hi"))
     while not lines:
         exchange.serve(lambda line, _: lines.append(line), 1.0)
     return lines[0]
 
 
-def messages(exchange: Exchange) -> list[bytes | None]:
+def messages(exchange: ZmtpServer) -> list[bytes | None]:
     """Return what has come, once all is taken in."""
     found: list[bytes | None] = []
     while not is_over(exchange.fd):
@@ -94,7 +94,7 @@ def has_ended(connection: socket.socket) -> bool:
 class TestMessages:
     """What somebody says to an exchange."""
 
-    def test_messages_come_whole_however_they_are_cut(self, exchange: Exchange, folder: Path) -> None:
+    def test_messages_come_whole_however_they_are_cut(self, exchange: ZmtpServer, folder: Path) -> None:
         """A byte at a time, beside commands that are none of ours; of several frames only that there were several."""
         said = frame(b"a") + frame(b"PING", COMMAND) + frame(b"b" * 300) + frame(b"c", MORE) + frame(b"") + frame(b"")
         with connect(folder / "control") as line:
@@ -105,7 +105,7 @@ class TestMessages:
 
         assert found == [b"a", b"b" * 300, None, b""]
 
-    def test_heartbeats_are_answered(self, exchange: Exchange, folder: Path) -> None:
+    def test_heartbeats_are_answered(self, exchange: ZmtpServer, folder: Path) -> None:
         """Each PING has its PONG with what it wants repeated, and other commands are nobody's."""
         with connect(folder / "control") as connection:
             messages(exchange)
@@ -116,7 +116,7 @@ class TestMessages:
                 assert messages(exchange) == [b"hi"]
                 assert connection.recv(SERVED) == frame(PONG + context[:16], COMMAND)
 
-    def test_heartbeats_without_end_are_not_kept(self, exchange: Exchange, folder: Path) -> None:
+    def test_heartbeats_without_end_are_not_kept(self, exchange: ZmtpServer, folder: Path) -> None:
         """Who reads no answers has one that waits."""
         with connect(folder / "control") as connection:
             line = line_of(exchange, connection)
@@ -128,7 +128,9 @@ class TestMessages:
             assert 0 < len(line.unsent) <= len(frame(PONG + bytes(16), COMMAND))
 
     @pytest.mark.parametrize("said", [b"\x02" + (LONGEST + 1).to_bytes(8, "big"), b"\x02" + b"\xff" * 8])
-    def test_who_announces_too_long_a_frame_is_hung_up_on(self, exchange: Exchange, folder: Path, said: bytes) -> None:
+    def test_who_announces_too_long_a_frame_is_hung_up_on(
+        self, exchange: ZmtpServer, folder: Path, said: bytes
+    ) -> None:
         """Nothing of it is read."""
         with connect(folder / "control") as line:
             line.sendall(said)
@@ -136,7 +138,7 @@ class TestMessages:
             assert has_ended(line)
 
     @pytest.mark.parametrize("greeting", [b"GET / HTTP/1.0\r\n" * 4, GREETING.replace(b"NULL", b"CURV"), bytes(64)])
-    def test_who_speaks_otherwise_is_hung_up_on(self, exchange: Exchange, folder: Path, greeting: bytes) -> None:
+    def test_who_speaks_otherwise_is_hung_up_on(self, exchange: ZmtpServer, folder: Path, greeting: bytes) -> None:
         """Other protocols, and other mechanisms."""
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(folder / "control"))
@@ -145,7 +147,7 @@ class TestMessages:
             line.setblocking(False)
             assert has_ended(line)
 
-    def test_frames_without_end_are_not_kept(self, exchange: Exchange, folder: Path) -> None:
+    def test_frames_without_end_are_not_kept(self, exchange: ZmtpServer, folder: Path) -> None:
         """A message of which only more comes takes up one frame; others are heard in between."""
         with connect(folder / "control") as flood, connect(folder / "control") as other:
             for _ in range(1000):
@@ -156,7 +158,7 @@ class TestMessages:
             other.sendall(frame(b"heard"))
             assert messages(exchange) == [b"heard"]
 
-    def test_connections_beyond_a_share_are_closed(self, exchange: Exchange, folder: Path) -> None:
+    def test_connections_beyond_a_share_are_closed(self, exchange: ZmtpServer, folder: Path) -> None:
         """At once; those before stay, and one that ends makes room."""
         with connect(folder / "control") as first, connect(folder / "control"), connect(folder / "control") as third:
             messages(exchange)
@@ -167,11 +169,11 @@ class TestMessages:
                 messages(exchange)
                 assert not has_ended(fourth)
 
-    def test_nobody_waits_for_who_says_much(self, exchange: Exchange, folder: Path) -> None:
+    def test_nobody_waits_for_who_says_much(self, exchange: ZmtpServer, folder: Path) -> None:
         """Connections have their turns one after the other, also where a turn is over after the first message."""
         heard: list[bytes | None] = []
 
-        def heed(_: Line, message: bytes | None) -> None:
+        def heed(_: FrameReader, message: bytes | None) -> None:
             heard.append(message)
 
         with connect(folder / "control") as much, connect(folder / "control") as little:
@@ -185,7 +187,7 @@ class TestMessages:
 
     @given(said=st.binary(max_size=200))
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-    def test_any_bytes_are_messages_or_an_end(self, exchange: Exchange, folder: Path, said: bytes) -> None:
+    def test_any_bytes_are_messages_or_an_end(self, exchange: ZmtpServer, folder: Path, said: bytes) -> None:
         """Nothing else comes of what somebody says."""
         with connect(folder / "control") as line:
             line.sendall(said)
@@ -201,13 +203,13 @@ class TestHeld:
     ANSWER = bytes(1 << 20)
 
     @pytest.fixture
-    def roomy(self, folder: Path) -> Iterator[Exchange]:
+    def roomy(self, folder: Path) -> Iterator[ZmtpServer]:
         """Return an exchange at which a user may have twenty connections."""
-        made = Exchange(folder / "control", 0o666, b"ROUTER", lambda _: 20, 1 << 16, backlog=20)
+        made = ZmtpServer(folder / "control", 0o666, b"ROUTER", lambda _: 20, 1 << 16, backlog=20)
         yield made
         made.end()
 
-    def test_unread_answers_have_a_bound(self, roomy: Exchange, folder: Path) -> None:
+    def test_unread_answers_have_a_bound(self, roomy: ZmtpServer, folder: Path) -> None:
         """Beyond it the connections are closed that have not read for longest; the last answer comes whole."""
         with ExitStack() as stack:
             deaf = [stack.enter_context(connect(folder / "control")) for _ in range(12)]
@@ -223,14 +225,14 @@ class TestHeld:
         messages(roomy)
         assert roomy.lines._held == 0
 
-    def test_one_answer_may_be_longer(self, roomy: Exchange, folder: Path) -> None:
+    def test_one_answer_may_be_longer(self, roomy: ZmtpServer, folder: Path) -> None:
         """An answer beyond the bound is sent to a connection that reads."""
         answer = bytes(2 * MOST_HELD)
         with connect(folder / "control") as one:
             roomy.send(line_of(roomy, one), answer)
             assert read_all(one, lambda: roomy.serve(lambda *_: None, 1.0)).endswith(frame(answer))
 
-    def test_half_messages_and_unread_answers_have_a_deadline(self, roomy: Exchange, folder: Path) -> None:
+    def test_half_messages_and_unread_answers_have_a_deadline(self, roomy: ZmtpServer, folder: Path) -> None:
         """A connection between two messages may stay as long as it likes."""
         with ExitStack() as stack:
             silent, half, deaf, idle = (stack.enter_context(connect(folder / "control")) for _ in range(4))
@@ -243,7 +245,7 @@ class TestHeld:
             roomy.lines.tend(time.monotonic() + PATIENCE + LOOK)
             assert [has_ended(one) for one in (silent, half, deaf, idle)] == [False, True, True, False]
 
-    def test_what_a_closed_connection_has_said_is_freed_at_once(self, exchange: Exchange, folder: Path) -> None:
+    def test_what_a_closed_connection_has_said_is_freed_at_once(self, exchange: ZmtpServer, folder: Path) -> None:
         """Not when garbage is collected: who connects again and again would fill the memory until then."""
         with connect(folder / "control") as peer:
             line = line_of(exchange, peer)
@@ -260,7 +262,7 @@ class TestHeld:
             finally:
                 gc.enable()
 
-    def test_users_have_their_turns(self, roomy: Exchange, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_users_have_their_turns(self, roomy: ZmtpServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many connections of one are waiting, another one's message is next but one."""
         users = [1] * 10 + [2]
         monkeypatch.setattr(connections, "peer_credentials", lambda _: (1, users.pop(0), 1))
@@ -281,7 +283,7 @@ class TestSignals:
     """Who subscribes to what."""
 
     @staticmethod
-    def take_in(signals: Signals) -> None:
+    def take_in(signals: PublisherServer) -> None:
         """Take in all that has been said."""
         while not is_over(signals.fd):
             signals.serve(1.0)
@@ -294,11 +296,13 @@ class TestSignals:
             frame(b"\x02"),
             frame(b""),
             frame(b"\x01", MORE) + frame(b""),
-            b"".join(frame(b"\x01" + topic(slot)) for slot in range(Signals.TOPICS + 1)),
+            b"".join(frame(b"\x01" + topic(slot)) for slot in range(PublisherServer.TOPICS + 1)),
         ],
         ids=["no slot", "no topic", "neither", "nothing", "frames", "many"],
     )
-    def test_who_wants_what_there_is_none_of_is_sent_away(self, signals: Signals, folder: Path, said: bytes) -> None:
+    def test_who_wants_what_there_is_none_of_is_sent_away(
+        self, signals: PublisherServer, folder: Path, said: bytes
+    ) -> None:
         """Or more than anybody needs; nothing of it is kept."""
         with connect(folder / "signals") as line:
             line.sendall(said)
@@ -307,7 +311,7 @@ class TestSignals:
         assert not signals._wanted
         assert not signals._listeners
 
-    def test_a_signal_goes_once_to_who_wants_it(self, signals: Signals, folder: Path) -> None:
+    def test_a_signal_goes_once_to_who_wants_it(self, signals: PublisherServer, folder: Path) -> None:
         """Also to who wants all and this one, until he says that he does not."""
         with connect(folder / "signals") as both, connect(folder / "signals") as other:
             both.sendall(frame(b"\x01") + frame(b"\x01" + topic(7)) + frame(b"\x01" + topic(7)))
@@ -322,7 +326,7 @@ class TestSignals:
             with pytest.raises(BlockingIOError):
                 other.recv(SERVED)
 
-    def test_who_does_not_read_misses_signals(self, signals: Signals, folder: Path) -> None:
+    def test_who_does_not_read_misses_signals(self, signals: PublisherServer, folder: Path) -> None:
         """What waits for him is bounded; what he gets is whole, and then he hears the next ones again."""
         with connect(folder / "signals") as line:
             line.sendall(frame(b"\x01"))
@@ -331,7 +335,7 @@ class TestSignals:
             for _ in range(1000):
                 signals.publish(0, bytes(10_000))
             (kept,) = signals._wanted
-            assert len(kept.unsent) <= Signals.UNREAD + len(frame(bytes(10_000)))
+            assert len(kept.unsent) <= PublisherServer.UNREAD + len(frame(bytes(10_000)))
             got = read_all(line, lambda: self.take_in(signals))
             assert set(got.split(frame(bytes(10_000)))) == {b""}
             signals.publish(0, b"again")
@@ -353,7 +357,7 @@ def test_where_a_socket_is_left_the_next_one_is(folder: Path) -> None:
     """A dead agent's socket is replaced, and no descriptor stays open after the end."""
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(2):
-        made = Exchange(folder / "control", 0o600, b"ROUTER", lambda _: 1, LONGEST)
+        made = ZmtpServer(folder / "control", 0o600, b"ROUTER", lambda _: 1, LONGEST)
         with connect(folder / "control"):
             messages(made)
             made.end()
@@ -396,7 +400,7 @@ def plain(path: Path) -> socket.socket:
     return made
 
 
-def take_in(signals: Signals) -> None:
+def take_in(signals: PublisherServer) -> None:
     """Take in all that has been said."""
     while not is_over(signals.fd):
         signals.serve(1.0)
@@ -407,7 +411,7 @@ def descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-def counts(signals: Signals) -> tuple[int, int, int]:
+def counts(signals: PublisherServer) -> tuple[int, int, int]:
     """Return how many connections there are, subscriptions of them, and subscriptions by slot."""
     lines = list(signals._exchange.lines)
     assert sum(len(user.connections) for user in signals._exchange.lines._users.values()) == len(lines)
@@ -457,7 +461,9 @@ class TestEndings:
         ],
     )
     @pytest.mark.parametrize("name", LEGAL)
-    def test_a_legal_message_costs_nobody_else(self, signals: Signals, folder: Path, name: str, ending: str) -> None:
+    def test_a_legal_message_costs_nobody_else(
+        self, signals: PublisherServer, folder: Path, name: str, ending: str
+    ) -> None:
         """Whatever its sender does next, others are heard and served, and nothing is kept of who has gone."""
         before, message, fewer, subscribed = LEGAL[name]
         open_before = descriptors()
@@ -483,7 +489,7 @@ class TestEndings:
         assert counts(signals) == (0, 0, 0)
         assert descriptors() == open_before
 
-    def test_nobody_is_heard_whose_answer_found_him_gone(self, exchange: Exchange, folder: Path) -> None:
+    def test_nobody_is_heard_whose_answer_found_him_gone(self, exchange: ZmtpServer, folder: Path) -> None:
         """Where the answer to a PING closes the connection, the message after it is not passed on."""
         with plain(folder / "control") as peer:
             assert messages(exchange) == []
@@ -492,7 +498,7 @@ class TestEndings:
         assert messages(exchange) == []
         assert not list(exchange.lines)
 
-    def test_a_number_that_is_used_again_is_another_connection(self, exchange: Exchange, folder: Path) -> None:
+    def test_a_number_that_is_used_again_is_another_connection(self, exchange: ZmtpServer, folder: Path) -> None:
         """What is done to a closed connection does nothing to the one that has its descriptor's number now."""
         with connect(folder / "control") as first:
             line = line_of(exchange, first)
@@ -510,7 +516,9 @@ class TestEndings:
                 exchange.send(now, b"answer")
                 assert second.recv(SERVED) == frame(b"answer")
 
-    def test_who_has_the_number_of_one_who_went_keeps_his_subscription(self, signals: Signals, folder: Path) -> None:
+    def test_who_has_the_number_of_one_who_went_keeps_his_subscription(
+        self, signals: PublisherServer, folder: Path
+    ) -> None:
         """Signals that one who went with PING and subscription asked for do not cost the next one his connection."""
         with plain(folder / "signals") as peer, socket.socket(socket.AF_UNIX) as other:
             take_in(signals)
@@ -557,7 +565,7 @@ class TestNoRoomForWatches:
 
     @pytest.mark.parametrize("call", ["register", "modify", "unregister"])
     def test_a_refused_call_costs_one_connection(
-        self, signals: Signals, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
+        self, signals: PublisherServer, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
         """It is closed, and others are served."""
         epoll = Refusing(signals._exchange.lines._epoll)
@@ -578,7 +586,7 @@ class TestNoRoomForWatches:
             assert other.recv(SERVED) == frame(b"still")
 
     def test_callers_are_let_in_once_there_is_room(
-        self, exchange: Exchange, folder: Path, monkeypatch: pytest.MonkeyPatch
+        self, exchange: ZmtpServer, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where the door could not be watched again, that is tried in each turn."""
         epoll = Refusing(exchange.lines._epoll)
@@ -601,5 +609,5 @@ class TestNoRoomForWatches:
         before = descriptors()
         monkeypatch.setattr(select, "epoll", Refusing._refuse)
         with pytest.raises(OSError, match="no room"):
-            Exchange(folder / "control", 0o600, b"ROUTER", lambda _: 1, LONGEST)
+            ZmtpServer(folder / "control", 0o600, b"ROUTER", lambda _: 1, LONGEST)
         assert descriptors() == before

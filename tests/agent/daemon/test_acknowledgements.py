@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from drom.agent.daemon.acknowledgements import PAUSE, Post
+from drom.agent.daemon.acknowledgements import PAUSE, AckProcessor
 from drom.agent.enforcement import affinity
 from drom.agent.enforcement.affinity import Result
-from drom.agent.enforcement.narrowed_masks import Narrowed
-from drom.agent.ipc.mailboxes import Mail
+from drom.agent.enforcement.narrowed_masks import NarrowedMasks
+from drom.agent.ipc.mailboxes import MailboxState
 from drom.agent.model.jobs import Arrival
 
 from dromlib import layout
@@ -45,7 +45,7 @@ def test_cores_change_hands_when_every_thread_has_left(
     node, task = shrinking()
     before, after = (grant.mask for grant in task.grants)
     assert before & ~after
-    monkeypatch.setattr(affinity, "walk", lambda rules, _, **__: dict.fromkeys(rules, result))
+    monkeypatch.setattr(affinity, "apply_rules", lambda rules, _, **__: dict.fromkeys(rules, result))
 
     post(node, task, task.epoch).read_all()
 
@@ -69,7 +69,7 @@ def test_who_writes_all_the_time_does_not_have_his_threads_looked_at_all_the_tim
         looks.extend(rules)
         return dict.fromkeys(rules, Result(1, 0, 0, 0, 64, settled=False))
 
-    monkeypatch.setattr(affinity, "walk", walk)
+    monkeypatch.setattr(affinity, "apply_rules", walk)
     mail = post(node, task, said)
     for now in (10.0, 10.1, 10.0 + PAUSE):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
@@ -83,7 +83,7 @@ def test_a_user_has_few_lines_about_who_leaves(monkeypatch: pytest.MonkeyPatch) 
     node, task = shrinking()
     told: list[tuple[int, str]] = []
     mail = post(node, task, layout.EPOCH_RETIRED)
-    monkeypatch.setattr(mail._acting.report, "visited", lambda user, event, **_: told.append((user, event)))
+    monkeypatch.setattr(mail._actuator.report, "user_event", lambda user, event, **_: told.append((user, event)))
 
     mail.read_all()
 
@@ -94,18 +94,18 @@ def shrinking() -> tuple[Node, Task]:
     """Return a task that is to give up cores, and its node."""
     node = make_node(MACHINES[1])
     task, _ = node.arrive(Arrival(100, 7, 1, "a", "malleable"), 0.0)
-    assert node.seat(task.slot, 100, 7)
+    assert node.set_responder(task.slot, 100, 7)
     node.arrive(Arrival(101, 7, 1, "b", "malleable"), 0.0)
     return node, task
 
 
-def post(node: Node, task: Task, applied: int) -> Post:
+def post(node: Node, task: Task, applied: int) -> AckProcessor:
     """Return a post where the program says that it has applied a grant."""
-    following = SimpleNamespace(processes_of_all=lambda slots: {slot: set() for slot in slots})
-    report = SimpleNamespace(confined=lambda *_: None, visited=lambda *_, **__: None)
+    watcher = SimpleNamespace(processes_of_all=lambda slots: {slot: set() for slot in slots})
+    report = SimpleNamespace(confined=lambda *_: None, user_event=lambda *_, **__: None)
     does: dict[str, Any] = {"do": lambda _: None, "save": lambda: None}
-    does |= {"node": node, "narrowed": Narrowed(node)}
-    acting: Any = SimpleNamespace(binds=True, following=following, report=report, **does)
-    mailboxes = SimpleNamespace(read=lambda _: Mail(applied=applied, polls=1, progress=0))
+    does |= {"node": node, "narrowed": NarrowedMasks(node)}
+    actuator: Any = SimpleNamespace(binds=True, watcher=watcher, report=report, **does)
+    mailboxes = SimpleNamespace(read=lambda _: MailboxState(applied=applied, polls=1, progress=0))
     assert task.responder
-    return Post(cast("Mailboxes", mailboxes), acting, lambda _: None)
+    return AckProcessor(cast("Mailboxes", mailboxes), actuator, lambda _: None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from drom.agent.daemon.actuator import Acting
+from drom.agent.daemon.actuator import Actuator
 from drom.agent.model.jobs import Arrival
 
 from tests.agent.ipc.test_registry import job_of, task_of
@@ -26,11 +26,11 @@ def test_those_that_shrink_are_saved_first() -> None:
     plan = SimpleNamespace(target=lambda _: 0, owned=lambda _: 0)
     node = SimpleNamespace(take_unsaved=lambda: [grows, shrinks], jobs={"a": job_of(grows)}, plan=plan)
 
-    fences = SimpleNamespace(keep=lambda task, _: saved.append(("fence", task.slot)))
-    following = SimpleNamespace(processes_of=lambda _: None)
-    acting = SimpleNamespace(registry=registry, node=node, fences=fences, following=following)
+    fences = SimpleNamespace(update=lambda task, _: saved.append(("fence", task.slot)))
+    watcher = SimpleNamespace(processes_of=lambda _: None)
+    actuator = SimpleNamespace(registry=registry, node=node, fences=fences, watcher=watcher)
 
-    Acting.save(cast("Acting", acting))
+    Actuator.save(cast("Actuator", actuator))
 
     assert saved == [1, ("fence", 1), 0, ("fence", 0)]
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from drom.agent.config.exclusions import Exclusions
-from drom.agent.daemon.attach import Candidates
-from drom.agent.daemon.process_watch import Following
+from drom.agent.daemon.attach import AttachChecker
+from drom.agent.daemon.process_watch import ProcessWatcher
 from drom.agent.errors import ControlError
 from drom.agent.model.caller import Caller
 from drom.agent.model.jobs import Arrival
@@ -35,13 +35,13 @@ ME = Caller(os.getpid(), os.getuid())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 
 
-def candidates(*arrivals: Arrival, exclude: Exclusions | None = None) -> Candidates:
+def candidates(*arrivals: Arrival, exclude: Exclusions | None = None) -> AttachChecker:
     """Return what looks for a node with these tasks, which nobody has outlived."""
     node = make_node(MACHINES[2])
     for arrival in arrivals:
         node.arrive(arrival, 0.0)
-    following = Following(cast("Loop", SimpleNamespace()), node, lambda *_: None)
-    return Candidates(node, following, exclude or Exclusions(), "root")
+    watcher = ProcessWatcher(cast("Loop", SimpleNamespace()), node, lambda *_: None)
+    return AttachChecker(node, watcher, exclude or Exclusions(), "root")
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def open_files() -> int:
 def test_who_may_be_attached_is_described() -> None:
     """Identity, user, affinity and name, with a pidfd of the very process."""
     with cat() as pid:
-        found = candidates().look(pid, ME, everybody=False)
+        found = candidates().check(pid, ME, everybody=False)
         try:
             assert (found.who.pid, found.uid, found.affinity) == (pid, os.getuid(), NOW)
             assert found.who.start_time == proc.start_time(pid)
@@ -76,7 +76,7 @@ def test_refusals_keep_no_descriptor() -> None:
     before = open_files()
     for pid in (1, os.getpid(), os.getppid(), 2**22):
         with pytest.raises(ControlError):
-            candidates().look(pid, ME, everybody=True)
+            candidates().check(pid, ME, everybody=True)
 
     assert open_files() == before
 
@@ -86,14 +86,14 @@ def test_below_a_task() -> None:
     with cat() as pid:
         me = Arrival(os.getpid(), proc.start_time(os.getpid()) or 0, os.getuid(), "a")
         with pytest.raises(ControlError, match=rf"^process {pid} belongs to job a \(pid {os.getpid()}\)"):
-            candidates(me).look(pid, ME, everybody=True)
+            candidates(me).check(pid, ME, everybody=True)
 
 
 def test_a_task_by_its_environment_alone_is_none() -> None:
     """Whoever claims to belong to a task that does not know it is taken for himself."""
     other = Arrival(os.getppid() + 2**23, 5, os.getuid(), "a")
     with cat(DROM_TASK=f"{other.pid}:5") as pid:
-        os.close(candidates(other).look(pid, ME, everybody=True).pidfd)
+        os.close(candidates(other).check(pid, ME, everybody=True).pidfd)
 
 
 def test_the_excluded() -> None:
@@ -101,13 +101,13 @@ def test_the_excluded() -> None:
     with cat() as pid:
         for exclude in (Exclusions(users=((os.getuid(), "me"),)), Exclusions(programs=("c[a]t",))):
             with pytest.raises(ControlError, match=r"^the agent leaves .* alone \(exclude\."):
-                candidates(exclude=exclude).look(pid, ME, everybody=True)
+                candidates(exclude=exclude).check(pid, ME, everybody=True)
 
 
 def test_a_caller_that_the_agent_cannot_see() -> None:
     """Whose pid means nothing here cannot mean a process by its pid."""
     with pytest.raises(ControlError, match=r"^you are in another pid namespace than the agent"):
-        candidates().look(os.getpid(), Caller(0, 0), everybody=True)
+        candidates().check(os.getpid(), Caller(0, 0), everybody=True)
 
 
 @needs_root
@@ -121,7 +121,7 @@ def test_a_process_of_another_pid_namespace() -> None:
                 time.sleep(0.001)
                 children = [child for child in proc.process_tree(pid) if child != pid]
             with pytest.raises(ControlError, match=rf"^process {children[0]} is in another pid namespace"):
-                candidates().look(children[0], ME, everybody=True)
+                candidates().check(children[0], ME, everybody=True)
         finally:
             os.kill(pid, 15)
 
@@ -135,8 +135,8 @@ def test_other_users() -> None:
         popen.stdout.readline()
         for uid in (5, 6, 7):
             with pytest.raises(ControlError, match=rf"^process {popen.pid} is another user.s: only root may attach"):
-                candidates().look(popen.pid, Caller(os.getpid(), uid), everybody=False)
-        found = candidates().look(popen.pid, ME, everybody=True)
+                candidates().check(popen.pid, Caller(os.getpid(), uid), everybody=False)
+        found = candidates().check(popen.pid, ME, everybody=True)
         os.close(found.pidfd)
         assert found.uid == 6
         popen.communicate()

@@ -43,7 +43,7 @@ def test_a_python_that_may_not_be_run_is_one_sentence(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(python))
 
     with pytest.raises(ControlError, match=rf"^this user cannot run {python} \(Permission denied\): use one in .*\.$"):
-        startup.become(Options(runtime_dir=str(tmp_path)), Sources())
+        startup.exec_agent(Options(runtime_dir=str(tmp_path)), Sources())
 
 
 def test_without_a_cpu_there_is_no_agent(tmp_path: Path) -> None:

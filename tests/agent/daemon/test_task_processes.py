@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.daemon import task_processes
-from drom.agent.daemon.task_processes import Marks, Scan
+from drom.agent.daemon.task_processes import EnvironmentTags, ProcScanner
 from drom.agent.system import proc as processes
 from drom.agent.system.proc import Identity
 
@@ -27,7 +27,7 @@ class Machine:
         self._root = root
         self.read: list[int] = []
         monkeypatch.setattr(task_processes, "read_stat", self._read_stat)
-        self.scan = Scan(str(root))
+        self.scan = ProcScanner(str(root))
 
     def _read_stat(self, pid: int, proc: str) -> Stat | None:
         self.read.append(pid)
@@ -97,7 +97,7 @@ class TestScan:
 
     def test_real_processes(self, child: Child) -> None:
         """Of real processes that come, are adopted and go, it finds at each moment what a look at all finds."""
-        scan = Scan()
+        scan = ProcScanner()
 
         def seen() -> dict[int, tuple[int, int]]:
             mine = {child.pid, *others}
@@ -126,7 +126,7 @@ class Environments:
         self._root = root
         self.read: list[int] = []
         monkeypatch.setattr(task_processes, "environment", self._environment)
-        self._marks = Marks(str(root))
+        self._marks = EnvironmentTags(str(root))
 
     def _environment(self, pid: int, proc: str) -> list[bytes]:
         self.read.append(pid)
@@ -196,11 +196,11 @@ class TestMarks:
         environments.put(5, b"DROM_TASK=1:2\0")
         stats = processes.scan("/proc")
 
-        assert Marks().look([os.getpid()], stats, {UID + 1}) == ({}, set())
+        assert EnvironmentTags().look([os.getpid()], stats, {UID + 1}) == ({}, set())
 
     def test_a_real_process_that_executes_another_program(self) -> None:
         """The kernel tells that the environment is another one."""
-        marks, script = Marks(), "read line; exec env DROM_TASK=3:4 cat"
+        marks, script = EnvironmentTags(), "read line; exec env DROM_TASK=3:4 cat"
         pipe = subprocess.PIPE
         with subprocess.Popen(
             ["sh", "-c", script], env={"DROM_TASK": "1:2"}, text=True, stdin=pipe, stdout=pipe

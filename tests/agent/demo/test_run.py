@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.agent.demo import run
-from drom.agent.demo.run import Answer, Story, Told, choose_machine
+from drom.agent.demo.run import Answer, ChangeRecord, Narrator, choose_machine
 from drom.agent.testbed.stage import DemoError, Program, Stage
-from drom.agent.topology.machine import halves, usable_cores
+from drom.agent.topology.machine import split_sockets, usable_cores
 from drom.agent.topology.synthetic import synthetic_topology
 from drom.agent.topology.sysfs import read_topology
 
@@ -205,7 +205,7 @@ def test_no_core_is_torn_for_the_show(cpus: str) -> None:
         cores = tuple(type(core)(core.package, core.numa, mask) for core, mask in zip(straight.cores, far, strict=True))
         machine = type(straight)(straight.packages, straight.numa, cores, 0b110011, 0b110011)
 
-    assert halves(machine) is not None
+    assert split_sockets(machine) is not None
     assert choose_machine(machine) == (machine, None)
 
 
@@ -243,9 +243,9 @@ def signals(outcome: str = "applied") -> Iterator[dict[str, Any]]:
     yield event("ended", "jacobi", 1012.0)
 
 
-def hear_all(stage: Stage, outcome: str = "applied") -> Story:
+def hear_all(stage: Stage, outcome: str = "applied") -> Narrator:
     """Return the story of these signals."""
-    story = Story(stage, lambda _: None, begin=1000.0)
+    story = Narrator(stage, lambda _: None, begin=1000.0)
     for event in signals(outcome):
         story.hear(event)
     return story
@@ -292,7 +292,7 @@ def test_names_what_is_wrong(stage: Stage) -> None:
 
 def test_a_story_without_changes_is_no_success(stage: Stage) -> None:
     """A run in which nothing moved says so."""
-    story = Story(stage, lambda _: None)
+    story = Narrator(stage, lambda _: None)
 
     assert story._judgement() == [
         "jacobi never shrank: on a busy machine give it more --seconds.",
@@ -303,21 +303,21 @@ def test_a_story_without_changes_is_no_success(stage: Stage) -> None:
 
 def test_an_enforced_change_is_told_loudly() -> None:
     """A change that the program did not apply stands out."""
-    assert Told(1.0, "jacobi", "shrink", 3, 1, "enforced", 1.004).effect() == "ENFORCED in 1004 ms"
+    assert ChangeRecord(1.0, "jacobi", "shrink", 3, 1, "enforced", 1.004).effect() == "ENFORCED in 1004 ms"
 
 
 def test_a_line_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """On a machine of two CPUs no line is wider than 80 columns."""
-    paper = run.ChangesPaper(silent=False)
+    paper = run.ChangesConsole(silent=False)
     paper.head_changes(synthetic_topology("pack:2 core:1"))
-    paper.change(Told(11.9, "primes", "start", 0, 2, "started", 0.123, "on what jacobi gave up"))
+    paper.change(ChangeRecord(11.9, "primes", "start", 0, 2, "started", 0.123, "on what jacobi gave up"))
 
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_a_busy_start_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Where stderr is no terminal a long compilation is one line."""
-    patience = run.Patience()
+    patience = run.StartNotice()
     for seconds in (0.1, 1.2, 2.5, 30.0):
         patience(seconds)
     patience.done()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.agent.demo import timeline_png
 from drom.agent.demo.timeline_png import draw_png
-from drom.agent.observe.timeline import Change, PictureError
+from drom.agent.observe.timeline import PictureError, TimelineChange
 from matplotlib import image
 
 from tests.support.timelines import FOUR_CPUS, GUEST
@@ -71,8 +71,8 @@ class TestPng:
     def test_a_name_without_room_goes_to_the_legend(self) -> None:
         """A job whose blocks are too small for its name is explained beside the picture."""
         changes = [
-            Change(1, "a-very-long-name-for-a-job", 1, 1, "start"),
-            Change(1.2, "a-very-long-name-for-a-job", 0, None, "end"),
+            TimelineChange(1, "a-very-long-name-for-a-job", 1, 1, "start"),
+            TimelineChange(1.2, "a-very-long-name-for-a-job", 0, None, "end"),
         ]
         figure, _ = timeline_png._figure(changes, FOUR_CPUS, 12, "")
         legend = figure.axes[0].get_legend()
@@ -82,7 +82,7 @@ class TestPng:
 
     def test_says_what_was_never_in_force(self) -> None:
         """A change without an acknowledgement is marked as such."""
-        figure, _ = timeline_png._figure([Change(1, "a", 1, None, "start")], FOUR_CPUS, 12, "")
+        figure, _ = timeline_png._figure([TimelineChange(1, "a", 1, None, "start")], FOUR_CPUS, 12, "")
 
         assert [text.get_text() for text in figure.axes[1].texts] == ["not yet"]
 

@@ -89,7 +89,7 @@ class TestBind:
             monkeypatch.setattr(affinity, "PATIENCE", 0.0)
         most = affinity.FEW_PASSES if how == "few" else affinity.MAX_PASSES
 
-        result = affinity.walk({0: affinity.to(ONE)}, lambda _: {0: [child.pid]}, most=most)
+        result = affinity.apply_rules({0: affinity.to(ONE)}, lambda _: {0: [child.pid]}, most=most)
 
         assert (result[0].passes, result[0].settled) == (3, False)
 
@@ -289,7 +289,7 @@ class TestSeveral:
             asked.append(sorted(keys))
             return {key: [child.pid] if key == "moves" else [] for key in keys}
 
-        results = affinity.walk({"moves": affinity.to(ONE), "empty": affinity.to(ONE)}, find)
+        results = affinity.apply_rules({"moves": affinity.to(ONE), "empty": affinity.to(ONE)}, find)
 
         assert asked == [["empty", "moves"], ["moves"]]
         assert (results["moves"].changed, results["moves"].passes, results["empty"].passes) == (1, 2, 1)
@@ -297,7 +297,7 @@ class TestSeveral:
 
     def test_only_threads_with_just_the_old_mask_are_widened(self, child: Child) -> None:
         """A thread that somebody has bound otherwise stays where it is."""
-        assert not affinity.walk({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed
+        assert not affinity.apply_rules({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed
         affinity.bind(lambda: [child.pid], ONE)
-        assert affinity.walk({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed == 1
+        assert affinity.apply_rules({0: affinity.instead_of({ONE}, NOW)}, lambda _: {0: [child.pid]})[0].changed == 1
         assert set(proc.thread_masks([child.pid]).values()) == {NOW}

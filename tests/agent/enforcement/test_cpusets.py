@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.enforcement import cpusets
-from drom.agent.enforcement.cpusets import Fences
+from drom.agent.enforcement.cpusets import TaskCpusets
 from drom.agent.errors import ControlError
 
 from tests.agent.ipc.test_registry import task_of
@@ -27,9 +27,9 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def fences_of(base: Path, runtime_dir: str = "/run/drom", *, raised: bool = True) -> Fences:
+def fences_of(base: Path, runtime_dir: str = "/run/drom", *, raised: bool = True) -> TaskCpusets:
     """Return the fences of the agent in a runtime directory."""
-    return Fences(base.parent, base, Path(runtime_dir), raised=raised)
+    return TaskCpusets(base.parent, base, Path(runtime_dir), raised=raised)
 
 
 def group_of(base: Path, task: Task) -> Path:
@@ -51,21 +51,21 @@ def test_the_cpuset_is_what_the_task_holds(base: Path) -> None:
         asked.append(1)
         return [ME]
 
-    assert found.keep(task, processes) == ""
+    assert found.update(task, processes) == ""
     group = group_of(base, task)
     assert (said(group / "cpuset.cpus"), said(group / "cgroup.procs")) == ("0-1,3", str(ME))
     asked.clear()
     (group / "cpuset.cpus").unlink()
-    assert found.keep(task, processes) == ""
+    assert found.update(task, processes) == ""
     assert not (group / "cpuset.cpus").exists()
     task.grants[0] = task_of(0, (2, 0b1)).grants[0]
-    assert found.keep(task, processes) == ""
+    assert found.update(task, processes) == ""
     assert (said(group / "cpuset.cpus"), asked) == ("0", [])
 
 
 def test_a_task_that_waits_has_no_group(base: Path) -> None:
     """It holds nothing yet, and an empty cpuset would be that of all."""
-    assert fences_of(base).keep(task_of(0), lambda: [ME]) == ""
+    assert fences_of(base).update(task_of(0), lambda: [ME]) == ""
     assert [path.name for path in base.iterdir()] == ["agent"]
 
 
@@ -74,7 +74,7 @@ def test_a_group_that_cannot_be_made_is_told(base: Path) -> None:
     base.joinpath("agent").rmdir()
     base.rmdir()
     base.touch()
-    fault = fences_of(base).keep(task_of(0, (1, 1)), lambda: [ME])
+    fault = fences_of(base).update(task_of(0, (1, 1)), lambda: [ME])
 
     assert fault.endswith(": Not a directory")
 
@@ -82,28 +82,28 @@ def test_a_group_that_cannot_be_made_is_told(base: Path) -> None:
 def test_what_is_left_of_a_task_goes_back(base: Path) -> None:
     """To the agent's own group where its origin is not known any more."""
     task, found = task_of(0, (1, 1)), fences_of(base)
-    found.keep(task, lambda: [ME])
+    found.update(task, lambda: [ME])
     group = group_of(base, task)
     try:
         os.removexattr(group, "user.drom.origin")
     except OSError:
         assert not os.listxattr(group)
-    assert found.open(task)
+    assert found.remove(task)
     assert said(base / "agent/cgroup.procs") == str(ME)
-    assert not found.open(task_of(1))
+    assert not found.remove(task_of(1))
 
 
 def test_only_groups_of_ones_own_directory_are_taken_down(base: Path) -> None:
     """Two agents may share a group; who does not fence takes down what was left in his directory."""
     mine, yours = task_of(0, (1, 1)), task_of(1, (1, 2))
-    fences_of(base).keep(mine, lambda: [ME])
-    fences_of(base, "/run/other").keep(yours, lambda: [ME])
+    fences_of(base).update(mine, lambda: [ME])
+    fences_of(base, "/run/other").update(yours, lambda: [ME])
     for path in (group_of(base, mine), group_of(base, yours)):
         (path / "cpuset.cpus").unlink()
         (path / "cgroup.procs").unlink()  # the kernel's files go with their group
-    fences_of(base).open_all_but([mine])
+    fences_of(base).remove_all_but([mine])
     assert group_of(base, mine).exists()
-    fences_of(base, raised=False).open_all_but([mine])
+    fences_of(base, raised=False).remove_all_but([mine])
     assert list(base.glob(f"*-{mine.arrival.pid}-*")) == []
     assert group_of(base, yours).exists()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.repair import LEAST, MOST, Repairing, pause
+from drom.agent.enforcement.repair import LEAST, MOST, MaskRepair, pause
 from drom.agent.model.jobs import Arrival
 from drom.agent.system import proc
 
@@ -73,21 +73,21 @@ class TestRepairing:
         return Told()
 
     @staticmethod
-    def repairing(node: Node, child: Child, told: Told, *, binds: bool = True) -> Repairing:
+    def mask_repair(node: Node, child: Child, told: Told, *, binds: bool = True) -> MaskRepair:
         """Return what repairs the tasks of a node."""
 
         def find(slots: Collection[int]) -> dict[int, set[int]]:
             return {slot: task_processes(child.identity, UID) for slot in slots}
 
-        return Repairing(node, find, told.report, binds=binds)
+        return MaskRepair(node, find, told.report, binds=binds)
 
     def test_threads_that_may_run_elsewhere_are_moved_back(
         self, node: Node, child: Child, task: Task, told: Told
     ) -> None:
         """It is told and counted, and as long as somebody goes on with it only counted."""
-        repairing = self.repairing(node, child, told)
+        mask_repair = self.mask_repair(node, child, told)
         for _ in range(2):
-            repairing.look(time.monotonic() + MOST)
+            mask_repair.look(time.monotonic() + MOST)
             assert child.masks() == {ONE}
             affinity.bind(lambda: [child.pid], OTHER)
 
@@ -105,7 +105,7 @@ class TestRepairing:
             bind_thread(tid, cpus(NOW))
 
         monkeypatch.setattr(os, "sched_setaffinity", undone)
-        self.repairing(node, child, told).look(time.monotonic() + MOST)
+        self.mask_repair(node, child, told).look(time.monotonic() + MOST)
 
         assert len(times) == affinity.FEW_PASSES
         assert task.started
@@ -115,10 +115,10 @@ class TestRepairing:
         self, node: Node, child: Child, task: Task, fork: int, told: Told, what: str
     ) -> None:
         """Between two rounds, on a frozen node, before the first grant, where nothing is bound, within the grant."""
-        repairing = self.repairing(node, child, told, binds=what != "observed")
+        mask_repair = self.mask_repair(node, child, told, binds=what != "observed")
         if what == "not due":
             task.grants[:] = [dataclasses.replace(task.grants[0], mask=NOW)]
-            repairing.look(time.monotonic())
+            mask_repair.look(time.monotonic())
             task.grants[:] = [dataclasses.replace(task.grants[0], mask=ONE)]
         elif what == "frozen":
             node.freeze(0.0, "a file")
@@ -128,11 +128,11 @@ class TestRepairing:
             task.grants[:] = [dataclasses.replace(task.grants[0], mask=NOW)]
             affinity.bind(lambda: [fork], REST)
         before = proc.thread_masks([child.pid, fork])
-        repairing.look(time.monotonic() + (0 if what == "not due" else MOST))
+        mask_repair.look(time.monotonic() + (0 if what == "not due" else MOST))
 
         assert proc.thread_masks([child.pid, fork]) == before
         assert told.text.getvalue() == ""
 
     def test_an_empty_node_is_not_looked_at(self, node: Node, child: Child, told: Told) -> None:
         """The agent sleeps."""
-        assert self.repairing(node, child, told).next_look() is None
+        assert self.mask_repair(node, child, told).next_look() is None

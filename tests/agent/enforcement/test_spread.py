@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.spread import LOOKS, Spreading, crowds, moves
-from drom.agent.ipc.mailboxes import Mail
-from drom.agent.model.jobs import Arrival, Done
+from drom.agent.enforcement.spread import LOOKS, ThreadSpreading, active_threads_by_cpu, planned_migrations
+from drom.agent.ipc.mailboxes import MailboxState
+from drom.agent.model.jobs import Arrival, Settled
 from drom.agent.system import cpu_times
 from drom.agent.system.cpu_times import Thread
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MS = 1_000_000
 POINTS = 0b1111
 """All that a mailbox says of malleability points; the bit after these says that threads bind themselves."""
-BOUND = Mail(0, 0, 0, points=0b10001)
+BOUND = MailboxState(0, 0, 0, points=0b10001)
 
 
 class TestMoves:
@@ -38,7 +38,7 @@ class TestMoves:
         """Return the moves when each thread was on a CPU, runs or not, and has used some of ten milliseconds."""
         before = {tid: Thread(cpu, False, 7) for tid, (cpu, _, _) in threads.items()}
         now = {tid: Thread(cpu, runs, 7 + int(used * MS)) for tid, (cpu, runs, used) in threads.items()}
-        return moves(crowds(before, now, 0.01), now, granted)
+        return planned_migrations(active_threads_by_cpu(before, now, 0.01), now, granted)
 
     def test_of_two_that_take_turns_the_one_that_runs_is_moved(self) -> None:
         """The other one sleeps, and would wake up where it was."""
@@ -65,7 +65,7 @@ class TestMoves:
         """It was born after the look before."""
         now = {10: Thread(1, True, 5 * MS), 11: Thread(1, False, 4 * MS)}
 
-        assert moves(crowds({10: Thread(1, True, 0)}, now, 0.01), now, [0, 1]) == {10: 0}
+        assert planned_migrations(active_threads_by_cpu({10: Thread(1, True, 0)}, now, 0.01), now, [0, 1]) == {10: 0}
 
 
 @needs_two_cpus
@@ -77,7 +77,7 @@ def test_a_thread_that_runs_is_pushed_and_keeps_its_mask() -> None:
     try:
         hits = 0
         for cpu in (low, high) * 10:
-            assert affinity.push(me, cpu, mask)
+            assert affinity.migrate_thread(me, cpu, mask)
             hits += cpu_times.of_threads(os.getpid())[me].cpu == cpu
             assert mask_of(os.sched_getaffinity(0)) == mask
         assert hits >= 15
@@ -88,9 +88,9 @@ def test_a_thread_that_runs_is_pushed_and_keeps_its_mask() -> None:
 @needs_two_cpus
 def test_a_thread_that_somebody_bound_otherwise_is_not_pushed() -> None:
     """And nor is one that is gone."""
-    assert not affinity.push(0, 0, ONE)
+    assert not affinity.migrate_thread(0, 0, ONE)
     assert mask_of(os.sched_getaffinity(0)) == NOW
-    assert not affinity.push(2**22 + 1, 0, NOW)
+    assert not affinity.migrate_thread(2**22 + 1, 0, NOW)
 
 
 class TestSpreading:
@@ -114,19 +114,19 @@ class TestSpreading:
         used = iter(range(0, 10**12, 10**9))
         monkeypatch.setattr(cpu_times, "of_threads", lambda _: {n: Thread(1, n == 10, next(used)) for n in (10, 11)})
         found: list[tuple[int, int, int]] = []
-        monkeypatch.setattr(affinity, "push", lambda *words: found.append(words))
+        monkeypatch.setattr(affinity, "migrate_thread", lambda *words: found.append(words))
         return found
 
     @staticmethod
-    def applied(task: Task, old: int = 1, outcome: str = "applied") -> Done:
+    def applied(task: Task, old: int = 1, outcome: str = "applied") -> Settled:
         """Return what says that the task has both CPUs now."""
-        return Done(task, task.epoch, old, 3, "grow", outcome, 0.0, 0.0)
+        return Settled(task, task.epoch, old, 3, "grow", outcome, 0.0, 0.0)
 
     def test_threads_are_looked_at_for_a_while(
         self, node: Node, task: Task, pushed: list[tuple[int, int, int]]
     ) -> None:
         """At each look one is moved, and after the last there is no more to do."""
-        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
         spreading.watch(self.applied(task))
         looks = 0
         while (due := spreading.next_look()) is not None:
@@ -143,7 +143,7 @@ class TestSpreading:
         """The first look comes too soon to tell; between it and the last one there is one more."""
         used = iter(range(0, 10**12, 10**9))
         monkeypatch.setattr(cpu_times, "of_threads", lambda _: {n: Thread(n - 10, True, next(used)) for n in (10, 11)})
-        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
         start = time.monotonic()
         spreading.watch(self.applied(task))
         looks = []
@@ -159,7 +159,7 @@ class TestSpreading:
         self, node: Node, task: Task, pushed: list[tuple[int, int, int]], what: str
     ) -> None:
         """The agent has published another grant, was told to change nothing, or the task or its program is gone."""
-        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
         spreading.watch(self.applied(task))
         if what == "superseded":
             task.epoch += 1
@@ -175,18 +175,20 @@ class TestSpreading:
 
     def test_only_who_has_grown_by_itself_is_watched(self, node: Node, task: Task) -> None:
         """Not who has no more than before, and not who was bound by the agent."""
-        spreading = Spreading(node, lambda _: Mail(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
         spreading.watch(self.applied(task, old=3))
         spreading.watch(self.applied(task, outcome="bound"))
 
         assert spreading.next_look() is None
 
-    @pytest.mark.parametrize(("mail", "watched"), [(Mail(0, 0, 0, points=POINTS), True), (BOUND, False), (None, False)])
+    @pytest.mark.parametrize(
+        ("mail", "watched"), [(MailboxState(0, 0, 0, points=POINTS), True), (BOUND, False), (None, False)]
+    )
     def test_threads_that_bind_themselves_are_left_alone(
-        self, node: Node, task: Task, pushed: list[tuple[int, int, int]], mail: Mail | None, watched: bool
+        self, node: Node, task: Task, pushed: list[tuple[int, int, int]], mail: MailboxState | None, watched: bool
     ) -> None:
         """Moving one would undo what it has bound itself to in the meantime."""
-        spreading = Spreading(node, {task.mailbox: mail}.get)
+        spreading = ThreadSpreading(node, {task.mailbox: mail}.get)
         spreading.watch(self.applied(task))
         spreading.look(time.monotonic() + 1)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.widening import DELAY, Widening
+from drom.agent.enforcement.widening import DELAY, MaskWidening
 from drom.agent.model.jobs import Arrival
 from drom.agent.system import proc
 
@@ -51,10 +51,10 @@ class TestWidening:
         return task
 
     @pytest.fixture
-    def widening(self, node: Node, task: Task, responder: Child, other: int) -> Widening:
+    def widening(self, node: Node, task: Task, responder: Child, other: int) -> MaskWidening:
         """Return what has been told of the growth."""
-        widening = Widening(node, lambda slots: {slot: {responder.pid, other} for slot in slots})
-        widening.grown(task, ONE, SOON)
+        widening = MaskWidening(node, lambda slots: {slot: {responder.pid, other} for slot in slots})
+        widening.task_grew(task, ONE, SOON)
         return widening
 
     @staticmethod
@@ -62,7 +62,7 @@ class TestWidening:
         """Return the masks of each process's threads."""
         return [set(proc.thread_masks([pid]).values()) for pid in pids]
 
-    def test_others_get_more_room_after_a_while(self, widening: Widening, responder: Child, other: int) -> None:
+    def test_others_get_more_room_after_a_while(self, widening: MaskWidening, responder: Child, other: int) -> None:
         """The responder, which has its threads where it wants them, is left alone; then there is no more to do."""
         widening.look(SOON + DELAY / 2)
         assert (self.masks(other), widening.next_look()) == ([{ONE}], SOON + DELAY)
@@ -70,9 +70,9 @@ class TestWidening:
 
         assert (self.masks(other, responder.pid), widening.next_look()) == ([{NOW}, {ONE}], None)
 
-    def test_growths_shortly_after_each_other_are_one(self, widening: Widening, task: Task, other: int) -> None:
+    def test_growths_shortly_after_each_other_are_one(self, widening: MaskWidening, task: Task, other: int) -> None:
         """Threads with the mask of before any of them get the CPUs that there are by then."""
-        widening.grown(task, OTHER, SOON + DELAY / 2)
+        widening.task_grew(task, OTHER, SOON + DELAY / 2)
         affinity.bind(lambda: [other], OTHER)
         widening.look(SOON + DELAY)
 
@@ -80,7 +80,7 @@ class TestWidening:
 
     @pytest.mark.parametrize("what", ["bound by somebody", "ended", "frozen"])
     def test_nobody_is_widened_when_things_have_changed(
-        self, widening: Widening, node: Node, task: Task, other: int, what: str
+        self, widening: MaskWidening, node: Node, task: Task, other: int, what: str
     ) -> None:
         """Threads that somebody else has bound, tasks that are over, and a frozen node are left alone."""
         if what == "bound by somebody":
@@ -94,7 +94,7 @@ class TestWidening:
 
         assert self.masks(other) == before
 
-    def test_a_frozen_node_gets_it_when_it_thaws(self, widening: Widening, node: Node, other: int) -> None:
+    def test_a_frozen_node_gets_it_when_it_thaws(self, widening: MaskWidening, node: Node, other: int) -> None:
         """Growths are not forgotten."""
         node.freeze(0.0, "a file")
         widening.look(SOON + DELAY)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.control import keys
-from drom.agent.control.gate import Gate
+from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.control.server import Server
 from drom.agent.execution import connection
 from drom.agent.execution import protocol as say
-from drom.agent.execution.connection import Link
+from drom.agent.execution.connection import SchedulerConnection
 from drom.agent.observe.log import Log
 
 from tests.support.agents import wait_until
@@ -29,10 +29,10 @@ HELLO = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.
 class Node:
     """A node that introduces itself again and again to the scheduler behind a gate; `said` is its log."""
 
-    def __init__(self, gate: Gate, own: keys.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, gate: RemoteEndpoint, own: keys.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(connection, "PATIENCE", 0.05)
         self._gate, self._stream = gate, io.StringIO()
-        self.link = Link(f"tcp://127.0.0.1:{gate.port}", Log(self._stream, form="json"), own)
+        self.link = SchedulerConnection(f"tcp://127.0.0.1:{gate.port}", Log(self._stream, form="json"), own)
 
     @property
     def said(self) -> list[str]:
@@ -43,7 +43,7 @@ class Node:
     def is_heard(self) -> bool:
         """Say who it is; return whether the scheduler has heard it."""
         if self.link.is_due(now := time.monotonic()):
-            self.link.introduce(HELLO, now)
+            self.link.send_hello(HELLO, now)
         return bool(self._gate.sock.poll(1))
 
     def is_told(self) -> bool:
@@ -63,7 +63,7 @@ def test_a_key_that_is_not_known_is_told_and_let_in_once_it_is(
     """In one sentence, however often it tries; nobody has to start the agent again."""
     own = keys.make(tmp_path / "node")
     keys.trust(own, head.folder / keys.PUBLIC, "127.0.0.1")
-    gate = Gate("127.0.0.1:0", head)
+    gate = RemoteEndpoint("127.0.0.1:0", head)
     node = Node(gate, own, monkeypatch)
     wait_until(node.is_told, lambda: node.said)
     keys.trust(head, own.folder / keys.PUBLIC, "n1")
@@ -82,7 +82,7 @@ def test_a_scheduler_with_another_key_is_told_of(
     """The node believes that it is another one's."""
     own, other = keys.make(tmp_path / "node"), keys.make(tmp_path / "other")
     keys.trust(own, other.folder / keys.PUBLIC, "127.0.0.1")
-    gate = Gate("127.0.0.1:0", head)
+    gate = RemoteEndpoint("127.0.0.1:0", head)
     node = Node(gate, own, monkeypatch)
 
     wait_until(node.is_told, lambda: node.said)
@@ -97,7 +97,7 @@ def test_a_scheduler_with_another_key_is_told_of(
 def test_where_users_come_in_is_told_of(folder: Path, head: keys.Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, however often the node is answered as if it had given an order."""
     keys.trust(head, head.folder / keys.PUBLIC, "127.0.0.1")
-    gate = Gate("127.0.0.1:0", head)
+    gate = RemoteEndpoint("127.0.0.1:0", head)
     node = Node(gate, head, monkeypatch)
     with closing(node.link), closing(Server(folder, 0o600, gate)) as server:
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from drom.agent.execution import executor, protocol, spool
-from drom.agent.execution.executor import Steward
+from drom.agent.execution.executor import JobExecutor
 from drom.agent.execution.spool import Folder
 from drom.agent.execution.supervisor import Attempt
 
@@ -24,11 +24,11 @@ def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeyp
     """Its keeper is not watched for want of descriptors; once it is, the job gets what it was sent, once, in order."""
     sent: list[tuple[int, set[int]]] = []
     monkeypatch.setattr(executor, "send_signal", lambda number, pids, _: sent.append((number, pids)))
-    found = Steward.__new__(Steward)
+    found = JobExecutor.__new__(JobExecutor)
     attempt = Attempt(start(1, "true"), Folder(tmp_path), 1, "running")
     found._restless = set()
     found._scan = dict
-    found._keeping = SimpleNamespace(  # type: ignore[assignment]
+    found._supervisor = SimpleNamespace(  # type: ignore[assignment]
         look=lambda _: spool.BEGINNING, processes_of=lambda ones, _: {12} if ones[0].pidfd >= 0 else set()
     )
     found._remote = SimpleNamespace(steps=SimpleNamespace(attempts=lambda _: []))  # type: ignore[assignment]
@@ -36,12 +36,12 @@ def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeyp
     for number in (signal.SIGUSR1, signal.SIGTERM):
         found._signal(attempt, protocol.Signal(1, 1, number), 0.0)
     for now in (0.0, 0.1):
-        found._attend(attempt, now)
+        found._advance(attempt, now)
     reached = [(number, pids) for number, pids in sent if pids]
     attempt.pidfd = 99
 
     for now in (0.2, 0.3):
-        found._attend(attempt, now)
+        found._advance(attempt, now)
 
     assert reached == []
     assert [(number, pids) for number, pids in sent if pids] == [(signal.SIGUSR1, {12}), (signal.SIGTERM, {12})]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from drom.agent.execution import launch
-from drom.agent.execution.launch import Place
+from drom.agent.execution.launch import LaunchSite
 from drom.agent.execution.mpi_hosts import mpi_hosts
 from drom.agent.execution.spool import Status
 from drom.agent.execution.step_requests import LARGEST, parse
@@ -21,7 +21,7 @@ from dromlib import native
 from tests.support.agents import SECONDS
 from tests.support.fake_scheduler import start
 
-HERE = Place("n1", Path("/run/drom"))
+HERE = LaunchSite("n1", Path("/run/drom"))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_node_that_mpirun_would_misread_gives_its_job_aliases(name: str) -> No
 
 def test_a_script_is_told_the_aliases_of_its_nodes(tmp_path: Path) -> None:
     """The list of hosts and the file of hosts agree, and the list of nodes has their names."""
-    place = Place("a_b", tmp_path)
+    place = LaunchSite("a_b", tmp_path)
     wanted = start(7, nodes=("a_b", "n2"), total_tasks=4, script="#!/bin/sh\nmpirun ./solver\n")
     launch.write_script(wanted, place)
 
@@ -148,7 +148,7 @@ def test_the_stand_in_for_ssh_translates_aliases(tmp_path: Path, host: str, node
 
 def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
     """Its launches need not name them; the file is its user's, and goes with the script."""
-    place = Place("n1", tmp_path)
+    place = LaunchSite("n1", tmp_path)
     wanted = start(7, nodes=("n1", "n2"), total_tasks=4, script="#!/bin/sh\nmpirun ./solver\n")
     launch.write_script(wanted, place)
 
@@ -236,7 +236,7 @@ def test_a_users_script_is_roots_file(monkeypatch: pytest.MonkeyPatch, *, acls: 
         monkeypatch.setattr(os, "setxattr", unsupported)
     with TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
-        place = Place("n1", Path(folder))
+        place = LaunchSite("n1", Path(folder))
         job = start(7, "a", script="#!/bin/sh\necho $1 $0", uid=65534, gid=65534, nodes=("n1",))
         launch.write_script(job, place)
         path, hosts = launch.script_path(job, place), launch.hosts_path(job, place)

@@ -75,7 +75,7 @@ def test_half_begun_folders_are_removed(tmp_path: Path, folder: Folder) -> None:
     found = Spool.__new__(Spool)
     found.path = tmp_path / "spool"
 
-    assert [(one.path.name, one.start(), one.cores()) for one in found.survey()] == [("7.1", WANTED, 5)]
+    assert [(one.path.name, one.start(), one.cores()) for one in found.list_attempts()] == [("7.1", WANTED, 5)]
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["7.1"]
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.execution.step_requests import Hooks, Request
+from drom.agent.execution.step_requests import Request, StepRequestServer
 from drom.agent.system.connections import LOOK, SILENCE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Asked:
         self.handlers: dict[int, Callable[[], None]] = {}
         self.numbers: list[int] = []
         self.left: list[int] = []
-        self.hooks = Hooks(path, self, self, lambda _: share)
+        self.hooks = StepRequestServer(path, self, self, lambda _: share)
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:
         """Call `handler` when `turn` finds `fd` readable."""

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from drom.agent.execution import steps
-from drom.agent.execution.launch import Place
-from drom.agent.execution.remote_steps import REPEAT, Remote
+from drom.agent.execution.launch import LaunchSite
+from drom.agent.execution.remote_steps import REPEAT, RemoteSteps
 from drom.agent.execution.spool import Folder
 from drom.agent.execution.step_requests import Request
-from drom.agent.execution.supervisor import Attempt, Keeping
+from drom.agent.execution.supervisor import Attempt, StepSupervisor
 
 from tests.support.fake_scheduler import start
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from drom.agent.system.loop import Loop
 
 
-def _remote(folder: Path, jobs: list[Attempt], said: list[Post]) -> Remote:
+def _remote(folder: Path, jobs: list[Attempt], said: list[Post]) -> RemoteSteps:
     """Return what sees to the commands of these jobs on node n2, and what it says."""
     attempts = {job.key: job for job in jobs}
     loop = cast("Loop", None)
-    return Remote(loop, Place("n2", folder), "boot", attempts, said.append, share=lambda _: 9, scan=dict)
+    return RemoteSteps(loop, LaunchSite("n2", folder), "boot", attempts, said.append, share=lambda _: 9, scan=dict)
 
 
 def test_a_job_has_a_bound_for_its_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is more is told so, and begins not; those that are known are not counted again, other jobs not at all."""
     begun: list[Attempt] = []
     monkeypatch.setattr(steps, "MOST", 2)
-    monkeypatch.setattr(Keeping, "begin", lambda _, attempt, _known: begun.append(attempt))
+    monkeypatch.setattr(StepSupervisor, "begin", lambda _, attempt, _known: begun.append(attempt))
     said: list[Post] = []
     jobs = [Attempt(start(number, "true"), Folder(tmp_path / f"{number}.1"), 1, "running") for number in (7, 8)]
     remote = _remote(tmp_path, jobs, said)
@@ -57,7 +57,7 @@ def test_who_hangs_up_is_heard_however_often_that_is_lost(tmp_path: Path) -> Non
     said: list[Post] = []
     jobs = [Attempt(start(number, "true", nodes=["n2", "n1"]), Folder(tmp_path), 1, "running") for number in (7, 8)]
     remote = _remote(tmp_path, jobs, said)
-    remote._hooks = cast("Any", SimpleNamespace(waiting=[], tend=lambda _: None, answer=lambda _, __: None))
+    remote._step_requests = cast("Any", SimpleNamespace(waiting=[], tend=lambda _: None, answer=lambda _, __: None))
     for job in jobs:
         remote.hung_up(Request(job.start.job, 1, f"{job.start.job:032x}", "n1", "/", "true", 0))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.ipc.cpu_locks import ClaimError, Claims, claims_file, holders, roots_file, runtime_dir_of
+from drom.agent.ipc.cpu_locks import CpuLockError, CpuLocks, cpu_locks_file, lock_holders, roots_file, runtime_dir_of
 
 from dromlib.cpulist import cpus
 
@@ -43,14 +43,14 @@ def holding(file: Path, mask: int, *words: str) -> Iterator[subprocess.Popen[str
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A file for claims."""
-    return claims_file({"DROM_CLAIMS_DIR": str(tmp_path)})
+    return cpu_locks_file({"DROM_CLAIMS_DIR": str(tmp_path)})
 
 
 def test_what_another_agent_manages_is_refused_with_its_name(file: Path) -> None:
     """The sentence has the CPUs in question, the pid and the runtime directory; nothing is held after it."""
     with holding(file, 0b0110, "--runtime-dir", "/run/other") as other:
-        mine = Claims(file)
-        with pytest.raises(ClaimError) as caught:
+        mine = CpuLocks(file)
+        with pytest.raises(CpuLockError) as caught:
             mine.take(0b0111)
         assert str(caught.value) == (
             f"CPUs 1-2 are managed by the agent with pid {other.pid} in /run/other: "
@@ -59,13 +59,13 @@ def test_what_another_agent_manages_is_refused_with_its_name(file: Path) -> None
         with holding(file, 0b0001):
             pass
         mine.close()
-        assert holders(file, 0b1111) == {other.pid: 0b0110}
+        assert lock_holders(file, 0b1111) == {other.pid: 0b0110}
 
 
 def test_disjoint_sets_go_together(file: Path) -> None:
     """Two agents with cpusets of their own may share a node."""
     with holding(file, 0b01) as a, holding(file, 0b10) as b:
-        assert holders(file, 0b111) == {a.pid: 0b01, b.pid: 0b10}
+        assert lock_holders(file, 0b111) == {a.pid: 0b01, b.pid: 0b10}
 
 
 def test_death_frees_a_claim(file: Path) -> None:
@@ -73,7 +73,7 @@ def test_death_frees_a_claim(file: Path) -> None:
     with holding(file, 0b1) as other:
         other.kill()
         other.wait()
-        claims = Claims(file)
+        claims = CpuLocks(file)
         claims.take(0b1)
         claims.close()
 
@@ -83,7 +83,7 @@ def test_nobody_else_stops_roots_agent(file: Path) -> None:
     """Of CPUs that another user has claimed a sentence tells; a second agent of root's is still refused."""
     claim(file, 0b0001)
     with claimed_by(4711, file, 0b0011) as other:
-        mine = Claims(file)
+        mine = CpuLocks(file)
         said = mine.take(0b0111)
         assert said == [
             f"CPUs 0-1 are managed by the agent with pid {other}: stop it, or leave them to it with --reserved."
@@ -95,12 +95,12 @@ def test_nobody_else_stops_roots_agent(file: Path) -> None:
         f"CPU 1 is managed by the agent with pid {os.getpid()}: stop it, or leave this one to it with --reserved."
     )
     assert roots_file(file).stat().st_mode & 0o777 == 0o600
-    assert roots_file(claims_file({})) == Path("/run/drom-claims")
+    assert roots_file(cpu_locks_file({})) == Path("/run/drom-claims")
 
 
 def claim(file: Path, mask: int) -> None:
     """Claim CPUs and give them up."""
-    claims = Claims(file)
+    claims = CpuLocks(file)
     claims.take(mask)
     claims.close()
 
@@ -148,12 +148,12 @@ def test_a_file_with_another_name_is_left_alone(file: Path, tmp_path: Path) -> N
         os.chown(theirs, 65534, 65534)
     file.hardlink_to(theirs)
     before = theirs.stat()
-    claims = Claims(file)
+    claims = CpuLocks(file)
 
     if os.geteuid() == 0:
         (told,) = claims.take(1)
     else:
-        with pytest.raises(ClaimError) as caught:
+        with pytest.raises(CpuLockError) as caught:
             claims.take(1)
         told = str(caught.value)
     claims.close()
@@ -167,8 +167,8 @@ def test_everybody_may_lock_the_file(file: Path, tmp_path: Path) -> None:
     claim(file, 1)
 
     assert file.stat().st_mode & 0o777 == 0o666
-    assert holders(file, 1) == {}
-    assert holders(tmp_path / "none", 1) == {}
+    assert lock_holders(file, 1) == {}
+    assert lock_holders(tmp_path / "none", 1) == {}
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
@@ -182,11 +182,11 @@ def test_what_is_no_file_is_refused(file: Path, kind: str) -> None:
             path.mkdir()
         else:
             os.mkfifo(path)
-    with pytest.raises(ClaimError, match=rf"^cannot claim CPUs in {ours}: .*: remove it, or set DROM_CLAIMS_DIR\.$"):
-        Claims(file).take(1)
+    with pytest.raises(CpuLockError, match=rf"^cannot claim CPUs in {ours}: .*: remove it, or set DROM_CLAIMS_DIR\.$"):
+        CpuLocks(file).take(1)
     if ours != file:
         ours.rmdir() if kind == "folder" else ours.unlink()
-        claims = Claims(file)
+        claims = CpuLocks(file)
         (said,) = claims.take(1)
         claims.close()
         assert said.startswith(f"cannot claim CPUs in {file}: ")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.ipc.mailboxes import Mail, MailboxError, Mailboxes
+from drom.agent.ipc.mailboxes import MailboxError, Mailboxes, MailboxState
 
 from dromlib import layout
 from dromlib.layout import MAILBOX
@@ -151,7 +151,7 @@ class TestRead:
         number = boxes.make(UID, 0)
         say(boxes, number, applied=layout.EPOCH_RETIRED, polls=5, progress=6)
 
-        assert boxes.read(number) == Mail(layout.EPOCH_RETIRED, 5, 6)
+        assert boxes.read(number) == MailboxState(layout.EPOCH_RETIRED, 5, 6)
 
     @pytest.mark.parametrize("kind", ["gone", "short", "fifo", "link", "folder"])
     def test_what_is_no_mailbox_is_none(self, boxes: Mailboxes, kind: str) -> None:
@@ -177,9 +177,9 @@ class TestRead:
         say(boxes, number, applied=7, polls=5)
         with kept_open(boxes, number) as fd:
             grow(fd, mode)
-            assert boxes.read(number) == Mail(7, 5, 0)
+            assert boxes.read(number) == MailboxState(7, 5, 0)
             assert_small(fd)
-        assert boxes.read(number) == Mail(7, 5, 0)
+        assert boxes.read(number) == MailboxState(7, 5, 0)
 
     @pytest.mark.parametrize("others", [True, False])
     def test_one_that_has_grown_is_cut_before_it_is_removed(self, boxes: Mailboxes, others: bool) -> None:
@@ -188,7 +188,7 @@ class TestRead:
         with kept_open(boxes, number) as fd:
             grow(fd)
             if others:
-                boxes.remove_all_but(set())
+                boxes.keep_only(set())
             else:
                 boxes.remove(number)
             assert_small(fd)
@@ -211,7 +211,7 @@ class TestRead:
         say(boxes, number, applied=7, polls=5)
         boxes.clear(number)
 
-        assert boxes.read(number) == Mail(0, 5, 0)
+        assert boxes.read(number) == MailboxState(0, 5, 0)
 
 
 class TestWatch:
@@ -220,19 +220,19 @@ class TestWatch:
     def test_writes_are_seen_once(self, boxes: Mailboxes) -> None:
         """Every mailbox written to since the last look is named, once."""
         numbers = [boxes.make(UID, slot) for slot in range(3)]
-        boxes.written()
+        boxes.changed_mailboxes()
         say(boxes, numbers[0], applied=1)
         say(boxes, numbers[2], applied=1)
         say(boxes, numbers[2], applied=2)
 
-        assert boxes.written() == {numbers[0], numbers[2]}
-        assert boxes.written() == set()
+        assert boxes.changed_mailboxes() == {numbers[0], numbers[2]}
+        assert boxes.changed_mailboxes() == set()
 
     def test_other_files_are_passed_over(self, boxes: Mailboxes) -> None:
         """A name that is no number is nobody's."""
         (boxes.directory / "notes").write_text("x", encoding="utf-8")
 
-        assert boxes.written() == set()
+        assert boxes.changed_mailboxes() == set()
 
     def test_lost_events_mean_look_at_all(self, boxes: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
         """When the kernel's queue ran over nobody knows who has written."""
@@ -240,7 +240,7 @@ class TestWatch:
         os.write(write, struct.pack("iIII", -1, 0x4000, 0, 0) + struct.pack("iIII16s", 1, 2, 0, 16, b"7"))
         with monkeypatch.context() as patch:
             patch.setattr(boxes, "watch", read)
-            assert boxes.written() is None
+            assert boxes.changed_mailboxes() is None
         os.close(read)
         os.close(write)
 
@@ -254,7 +254,7 @@ def test_remove_all_but(boxes: Mailboxes) -> None:
     (boxes.directory / "98").mkdir()
     (boxes.directory / "97").symlink_to("junk")
 
-    boxes.remove_all_but({kept, 99})
+    boxes.keep_only({kept, 99})
 
     assert {path.name for path in boxes.directory.iterdir()} == {str(kept), "98", "97", *others}
     boxes.remove(gone)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.daemon.recovery import take_over, unit_in_use
+from drom.agent.daemon.recovery import open_registry, unit_in_use
 from drom.agent.ipc import runtime_dir
 from drom.agent.ipc.registry import Owner, Registry, RegistryError
-from drom.agent.ipc.runtime_dir import RuntimeDirError, default_runtime_dir, freezes, prepare, remove_sockets
+from drom.agent.ipc.runtime_dir import RuntimeDirError, create_and_lock, default_runtime_dir, freezes, remove_sockets
 from drom.agent.model.jobs import Arrival, Grant, Job, Task
 from drom.agent.system.proc import boot_id, start_time
 
@@ -30,7 +30,7 @@ ME = Owner(os.getpid(), 1, boot_id(), 5, emulated=False)
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Return a runtime directory that an agent has locked."""
     path = tmp_path / "run"
-    lock = prepare(path)
+    lock = create_and_lock(path)
     yield path
     os.close(lock)
 
@@ -98,7 +98,7 @@ class TestPrepare:
         (tmp_path / "closed").mkdir(mode=0o700)
         before = os.umask(0o077)
         try:
-            locks = [prepare(tmp_path / name) for name in ("new", "closed")]
+            locks = [create_and_lock(tmp_path / name) for name in ("new", "closed")]
         finally:
             os.umask(before)
         for lock in locks:
@@ -111,12 +111,12 @@ class TestPrepare:
         """It is told who runs there, and the first one keeps the lock."""
         for _ in range(2):
             with pytest.raises(RuntimeDirError, match=rf"^another agent \(pid {os.getpid()}\) runs in .*\.$"):
-                prepare(folder)
+                create_and_lock(folder)
 
     def test_a_lock_that_was_left_is_taken(self, tmp_path: Path) -> None:
         """The file alone means nothing; the kernel's lock ends with its agent."""
         (tmp_path / "lock").write_text("4194304\n")
-        lock = prepare(tmp_path)
+        lock = create_and_lock(tmp_path)
 
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\ndrom agent\n"
         os.close(lock)
@@ -125,7 +125,7 @@ class TestPrepare:
         """The limit is told, and nothing is made."""
         path = tmp_path / ("x" * 100)
         with pytest.raises(RuntimeDirError, match=r"^the path .* is longer than the 99 bytes its sockets allow: .*\.$"):
-            prepare(path)
+            create_and_lock(path)
         assert not path.exists()
 
     def test_a_path_that_cannot_be_used(self, tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ class TestPrepare:
 
         for path, reason in ((tmp_path / "file", "File exists"), (tmp_path, "Too many levels of symbolic links")):
             with pytest.raises(RuntimeDirError, match=rf"^cannot use .*: {reason}: choose .*\.$"):
-                prepare(path)
+                create_and_lock(path)
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
     def test_another_users_directory(self, tmp_path: Path) -> None:
         """What belongs to somebody else is not trusted."""
         os.chown(tmp_path, 1000, -1)
         with pytest.raises(RuntimeDirError, match=r"^.* belongs to another user: choose another --runtime-dir\.$"):
-            prepare(tmp_path)
+            create_and_lock(tmp_path)
 
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o1770, 0o722])
     def test_a_directory_in_which_others_may_write(self, tmp_path: Path, mode: int) -> None:
@@ -154,10 +154,10 @@ class TestPrepare:
             f"others may write in {run} (mode {mode:04o}): run chmod go-w {run}, or choose another --runtime-dir."
         )
         with pytest.raises(RuntimeDirError, match=rf"^{re.escape(sentence)}$"):
-            prepare(run)
+            create_and_lock(run)
         assert list(run.iterdir()) == []
         subprocess.run(["chmod", "go-w", run], check=True)
-        os.close(prepare(run))
+        os.close(create_and_lock(run))
 
     @pytest.mark.parametrize("lock", [None, "", "7\n", "not a pid\n", "12 monkeys", "drom agent\n"])
     def test_a_directory_of_somebody_elses_files(self, tmp_path: Path, lock: str | None) -> None:
@@ -171,7 +171,7 @@ class TestPrepare:
         before = {path: path.lstat() for path in tmp_path.rglob("*")}
 
         with pytest.raises(RuntimeDirError, match=r"^/.* holds files that are not an agent's: choose a new .*\.$"):
-            prepare(tmp_path)
+            create_and_lock(tmp_path)
         after = {path: path.lstat() for path in tmp_path.rglob("*")}
         assert {path: (about.st_ino, about.st_mtime_ns, about.st_mode) for path, about in after.items()} == {
             path: (about.st_ino, about.st_mtime_ns, about.st_mode) for path, about in before.items()
@@ -191,7 +191,7 @@ class TestPrepare:
         """What an earlier one has left, also one that found no room, and a kill switch do not stand in the way."""
         for name, text in files.items():
             (tmp_path / name).write_text(text, encoding="utf-8")
-        os.close(prepare(tmp_path))
+        os.close(create_and_lock(tmp_path))
 
         assert {path.name for path in tmp_path.iterdir()} == {"lock", *files}
 
@@ -199,7 +199,7 @@ class TestPrepare:
         """Also where a full disk had no room for the pid in the lock."""
         leave_a_task(tmp_path)
         (tmp_path / "mail").mkdir()
-        os.close(prepare(tmp_path))
+        os.close(create_and_lock(tmp_path))
 
     @pytest.mark.parametrize("name", ["door", "control", "signals"])
     def test_what_is_no_socket_stays(self, tmp_path: Path, name: str) -> None:
@@ -207,7 +207,7 @@ class TestPrepare:
         (tmp_path / "lock").write_text("7\n", encoding="utf-8")
         (tmp_path / name).write_text("mine", encoding="utf-8")
         with pytest.raises(RuntimeDirError, match=rf"^/.*/{name} is no socket of an agent: move it away, .*\.$"):
-            prepare(tmp_path)
+            create_and_lock(tmp_path)
         remove_sockets(tmp_path)
 
         assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
@@ -217,7 +217,7 @@ class TestPrepare:
         (tmp_path / "there").mkdir()
         (tmp_path / "link").symlink_to("there")
         with pytest.raises(RuntimeDirError, match=r"^cannot use .*/link: Not a directory: choose .*\.$"):
-            prepare(tmp_path / "link")
+            create_and_lock(tmp_path / "link")
         assert list((tmp_path / "there").iterdir()) == []
 
 
@@ -241,21 +241,21 @@ class TestTakeOver:
 
     def test_nothing(self, folder: Path) -> None:
         """A new registry is made."""
-        registry, adopted = take_over(folder, 4, 64, ME, 0b11)
+        registry, adopted = open_registry(folder, 4, 64, ME, 0b11)
 
         assert (registry.capacity, adopted) == (4, False)
 
     def test_an_empty_one_is_made_anew(self, folder: Path) -> None:
         """Without a task there is nothing to adopt, and the new options count."""
         Registry.create(folder / "registry", 4, 64, ME)
-        registry, adopted = take_over(folder, 8, 64, ME, 0b11)
+        registry, adopted = open_registry(folder, 8, 64, ME, 0b11)
 
         assert (registry.capacity, adopted) == (8, False)
 
     def test_running_tasks_are_adopted(self, folder: Path) -> None:
         """The registry stays and has a new writer."""
         leave_a_task(folder, Owner(1, 1, boot_id(), 5, emulated=False))
-        registry, adopted = take_over(folder, 8, 64, ME, 0b11)
+        registry, adopted = open_registry(folder, 8, 64, ME, 0b11)
 
         assert (registry.capacity, adopted, registry.header("agent_pid")) == (4, True, os.getpid())
 
@@ -263,12 +263,12 @@ class TestTakeOver:
         """No process of it can live."""
         leave_a_task(folder, Owner(1, 1, bytes(16), 5, emulated=False))
 
-        assert not take_over(folder, 4, 64, ME, 0b11)[1]
+        assert not open_registry(folder, 4, 64, ME, 0b11)[1]
 
     def test_one_that_was_given_up_is_replaced(self, folder: Path) -> None:
         """An agent killed while it stopped has told its programs to register again."""
         HEADER.write(leave_a_task(folder).memory, retired=1)
-        registry, adopted = take_over(folder, 4, 64, ME, 0b11)
+        registry, adopted = open_registry(folder, 4, 64, ME, 0b11)
 
         assert (registry.header("retired"), adopted) == (0, False)
 
@@ -289,13 +289,13 @@ class TestTakeOver:
         before = (folder / "registry").read_bytes()
 
         with pytest.raises(RegistryError, match=rf"{sentence}.*: start the agent with the options of the last one"):
-            take_over(folder, 4, bits, ME, usable)
+            open_registry(folder, 4, bits, ME, usable)
         assert (folder / "registry").read_bytes() == before
 
     def test_the_dead_do_not_stand_in_the_way(self, folder: Path) -> None:
         """What cannot be adopted is replaced when no process of its tasks lives: this pid is another's by now."""
         leave_a_task(folder, start=1)
-        registry, adopted = take_over(folder, 8, 64, ME, 0b01)
+        registry, adopted = open_registry(folder, 8, 64, ME, 0b01)
 
         assert (registry.capacity, adopted, registry.records()) == (8, False, [])
 

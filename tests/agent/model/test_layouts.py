@@ -5,7 +5,16 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.model.layouts import ANY, Layout, distance, is_as_asked, make_do, most, span, ways
+from drom.agent.model.layouts import (
+    ANY,
+    Layout,
+    distance,
+    exact_amounts,
+    is_satisfied,
+    most,
+    nearest_amounts,
+    sockets_needed,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,7 +80,7 @@ class TestLayout:
 
     def test_span_counts_the_largest_sockets(self) -> None:
         """As few sockets as hold the cores; all of them where they do not."""
-        assert [span(count, [2, 4, 1]) for count in (0, 4, 5, 7, 9)] == [0, 1, 2, 3, 3]
+        assert [sockets_needed(count, [2, 4, 1]) for count in (0, 4, 5, 7, 9)] == [0, 1, 2, 3, 3]
 
 
 class TestIsAsAsked:
@@ -94,12 +103,12 @@ class TestIsAsAsked:
     )
     def test_on_two_sockets_of_four(self, layout: Layout, amounts: list[int], yes: bool) -> None:
         """Up to four cores compact is one socket; spread differs by one; per-socket=N fills socket by socket."""
-        assert is_as_asked(layout, amounts, [4, 4]) is yes
+        assert is_satisfied(layout, amounts, [4, 4]) is yes
 
     def test_a_full_small_socket_may_have_less(self) -> None:
         """Spread is as equal as the sockets' sizes allow."""
-        assert is_as_asked(SPREAD, [1, 3, 3], [1, 4, 4])
-        assert not is_as_asked(SPREAD, [1, 4, 2], [1, 4, 4])
+        assert is_satisfied(SPREAD, [1, 3, 3], [1, 4, 4])
+        assert not is_satisfied(SPREAD, [1, 4, 2], [1, 4, 4])
 
     @given(places())
     def test_is_what_trying_all_finds_best(self, place: tuple[Layout, int, list[int], list[int], list[int]]) -> None:
@@ -108,7 +117,7 @@ class TestIsAsAsked:
         wanted = best(layout, count, sizes)
 
         if wanted:
-            assert {way for way in every_way(count, sizes) if is_as_asked(layout, way, sizes)} == wanted
+            assert {way for way in every_way(count, sizes) if is_satisfied(layout, way, sizes)} == wanted
 
 
 class TestWays:
@@ -116,24 +125,24 @@ class TestWays:
 
     def test_come_in_the_order_of_preference(self) -> None:
         """The preferred socket comes first, and is filled first."""
-        assert list(ways(COMPACT, 3, [3, 4, 4], [4, 4, 4], [2, 0, 1])) == [[0, 0, 3], [3, 0, 0], [0, 3, 0]]
-        assert next(ways(COMPACT, 6, [4, 4], [4, 4], [1, 0])) == [2, 4]
-        assert list(ways(SPREAD, 3, [4, 4], [4, 4], [1, 0])) == [[1, 2], [2, 1]]
-        assert list(ways(Layout("per_socket", 2), 3, [2, 1], [4, 4], [1, 0])) == [[2, 1]]
+        assert list(exact_amounts(COMPACT, 3, [3, 4, 4], [4, 4, 4], [2, 0, 1])) == [[0, 0, 3], [3, 0, 0], [0, 3, 0]]
+        assert next(exact_amounts(COMPACT, 6, [4, 4], [4, 4], [1, 0])) == [2, 4]
+        assert list(exact_amounts(SPREAD, 3, [4, 4], [4, 4], [1, 0])) == [[1, 2], [2, 1]]
+        assert list(exact_amounts(Layout("per_socket", 2), 3, [2, 1], [4, 4], [1, 0])) == [[2, 1]]
 
     def test_are_found_at_once_among_very_many_sockets(self) -> None:
         """Sockets without room cost no search: a virtual machine may have as many sockets as CPUs."""
         sizes, full = [1] * 600, [0] * 580 + [1] * 20
-        assert next(ways(COMPACT, 20, full, sizes, range(600))) == full
-        assert next(ways(COMPACT, 590, sizes, sizes, range(600))) == [1] * 590 + [0] * 10
-        assert list(ways(COMPACT, 21, full, sizes, range(600))) == []
-        assert list(ways(SPREAD, 300, [0, *[4] * 99], [4] * 100, range(100))) == []
+        assert next(exact_amounts(COMPACT, 20, full, sizes, range(600))) == full
+        assert next(exact_amounts(COMPACT, 590, sizes, sizes, range(600))) == [1] * 590 + [0] * 10
+        assert list(exact_amounts(COMPACT, 21, full, sizes, range(600))) == []
+        assert list(exact_amounts(SPREAD, 300, [0, *[4] * 99], [4] * 100, range(100))) == []
 
     @given(places())
     def test_are_all_there_are(self, place: tuple[Layout, int, list[int], list[int], list[int]]) -> None:
         """They are, once each, the best ways on the whole machine that fit the room."""
         layout, count, room, sizes, order = place
-        found = [tuple(way) for way in ways(layout, count, room, sizes, order)]
+        found = [tuple(way) for way in exact_amounts(layout, count, room, sizes, order)]
 
         assert len(found) == len(set(found))
         assert set(found) == {way for way in best(layout, count, sizes) if way in set(every_way(count, room))}
@@ -148,7 +157,7 @@ class TestMakeDo:
         layout, count, room, _, order = place
         if sum(room) < count:
             return
-        way = tuple(make_do(layout, count, room, [0] * len(room), order))
+        way = tuple(nearest_amounts(layout, count, room, [0] * len(room), order))
 
         assert way in every_way(count, room)
         if layout.kind == "spread":
@@ -168,12 +177,12 @@ class TestMakeDo:
         if sum(room) < count:
             return
         there = data.draw(st.lists(st.integers(0, 3), min_size=len(room), max_size=len(room)))
-        way = make_do(layout, count, room, there, order)
+        way = nearest_amounts(layout, count, room, there, order)
 
         assert distance(layout, way, there) == min(distance(layout, other, there) for other in every_way(count, room))
 
     def test_counts_what_may_not_move(self) -> None:
         """Cores of the job that stay where they are count for spread and per-socket."""
-        assert make_do(SPREAD, 2, [3, 4], [1, 0], [0, 1]) == [1, 1]
-        assert make_do(SPREAD, 3, [3, 4], [1, 0], [0, 1]) == [1, 2]
-        assert make_do(Layout("per_socket", 1), 1, [3, 4], [1, 0], [0, 1]) == [0, 1]
+        assert nearest_amounts(SPREAD, 2, [3, 4], [1, 0], [0, 1]) == [1, 1]
+        assert nearest_amounts(SPREAD, 3, [3, 4], [1, 0], [0, 1]) == [1, 2]
+        assert nearest_amounts(Layout("per_socket", 1), 1, [3, 4], [1, 0], [0, 1]) == [0, 1]

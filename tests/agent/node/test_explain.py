@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from drom.agent.errors import Refused
-from drom.agent.model.jobs import Arrival, Job, Reservation, Task, Wish
+from drom.agent.model.jobs import Arrival, Demand, Job, Reservation, Task
 from drom.agent.model.layouts import Layout
 from drom.agent.node.explain import explain
 from drom.agent.node.node import Node
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.site_rules import SiteRules
 from drom.agent.text import CORES_DIFFER
 
 from dromlib.cpulist import format_cpulist
@@ -64,7 +64,7 @@ class Story:
 def story() -> Story:
     """Return a node with Ann's job a, which has all of it and applies its grants itself."""
     story = Story()
-    story.node.seat(story.arrive("a"), 100, 1)
+    story.node.set_responder(story.arrive("a"), 100, 1)
     return story
 
 
@@ -212,7 +212,7 @@ class TestItsShare:
 
     def test_under_a_cap(self) -> None:
         """A site's cap bounds the share."""
-        story = Story(rules=Rules(max_cpus_per_user=4))
+        story = Story(rules=SiteRules(max_cpus_per_user=4))
         story.arrive("a")
 
         assert story.told("a", "share") == ["Its equal share is 4 of the 8 CPUs here, the most that one user may have."]
@@ -222,7 +222,7 @@ class TestItsShare:
         story = Story()
         for name in ("a", "b", "c"):
             story.arrive(name, max_cpus=2, min_cpus=2)
-        story.node.plan.rules = Rules(max_cpus_per_user=2)
+        story.node.plan.rules = SiteRules(max_cpus_per_user=2)
 
         assert story.told("c", "share") == [
             (
@@ -395,7 +395,7 @@ class TestWhatLimitsIt:
 
     def test_the_sharing_factor(self) -> None:
         """A job below its share learns what held its arrival back."""
-        story = Story(rules=Rules(sharing_factor=0.25))
+        story = Story(rules=SiteRules(sharing_factor=0.25))
         story.arrive("a")
         story.arrive("b", BEN)
 
@@ -438,7 +438,7 @@ class TestWhatLimitsIt:
 
     def test_a_cap(self) -> None:
         """A site may bound what a user has."""
-        story = Story(rules=Rules(max_cpus_per_user=4))
+        story = Story(rules=SiteRules(max_cpus_per_user=4))
         story.arrive("a")
 
         assert story.told("a", "limit") == [
@@ -447,7 +447,7 @@ class TestWhatLimitsIt:
 
     def test_residence(self) -> None:
         """Who was resized lately does not grow again at once."""
-        story = Story(rules=Rules(residence=30))
+        story = Story(rules=SiteRules(residence=30))
         story.arrive("a")
         story.end(story.arrive("b", BEN))
 
@@ -455,7 +455,7 @@ class TestWhatLimitsIt:
 
     def test_a_margin(self) -> None:
         """Who waits whether more comes free was not resized."""
-        story = Story(rules=Rules(residence=30, margin=0.5))
+        story = Story(rules=SiteRules(residence=30, margin=0.5))
         slot = story.arrive("c", BEN, max_cpus=1)
         story.arrive("a", max_cpus=4)
         story.arrive("b", BEN, max_cpus=4)
@@ -477,7 +477,7 @@ class TestWhatLimitsIt:
     def test_cpus_that_are_left_alone(self, story: Story) -> None:
         """What nobody is to use is named, and who stays on it learns why."""
         story.arrive("b", BEN, job_class="rigid", max_cpus=2)
-        story.node.use(0b00111111, story.now)
+        story.node.set_usable_cpus(0b00111111, story.now)
         story.settle()
 
         assert (
@@ -490,7 +490,7 @@ class TestWhatLimitsIt:
 
     def test_cpus_that_unmanaged_programs_keep_busy(self, story: Story) -> None:
         """Who had to leave them, who could not start and who got them again is told why."""
-        story.node.use(0b01111111, story.now, busy=0b10000000)
+        story.node.set_usable_cpus(0b01111111, story.now, busy=0b10000000)
         story.settle()
         story.arrive("b", BEN, min_cpus=8)
         busy = "CPU 7 is left to unmanaged programs, which keep it busy."
@@ -502,7 +502,7 @@ class TestWhatLimitsIt:
             f"No CPU is free: it has all there are. {busy} Running jobs give some up only for an arrival or an order."
         ]
         assert story.told("b", "waits")[1:] == [busy]
-        story.node.use(0b11111111, story.now)
+        story.node.set_usable_cpus(0b11111111, story.now)
         story.settle()
         assert story.told("a", "since") == [
             "It grew from 7 to 8 CPUs 0.0 s ago, when unmanaged programs kept CPUs busy no longer."
@@ -607,27 +607,27 @@ class TestItsWish:
     @pytest.mark.parametrize(
         ("wish", "told"),
         [
-            (Wish(2), "needs at least 2 CPUs: arrivals leave it 2 CPUs where they can."),
-            (Wish(0, 1), "can use up to 1 CPU: it gets no more."),
+            (Demand(2), "needs at least 2 CPUs: arrivals leave it 2 CPUs where they can."),
+            (Demand(0, 1), "can use up to 1 CPU: it gets no more."),
             (
-                Wish(3, 3),
+                Demand(3, 3),
                 "can use 3 CPUs, no more and no fewer: it gets no more, and arrivals leave it 3 CPUs where they can.",
             ),
-            (Wish(9), "needs at least 9 CPUs: arrivals leave it 8 CPUs where they can, the most that it may have."),
-            (Wish(1, 4), "can use 1 to 4 CPUs: it gets no more, and arrivals leave it 1 CPU where they can."),
+            (Demand(9), "needs at least 9 CPUs: arrivals leave it 8 CPUs where they can, the most that it may have."),
+            (Demand(1, 4), "can use 1 to 4 CPUs: it gets no more, and arrivals leave it 1 CPU where they can."),
         ],
     )
-    def test_what_it_says_and_what_is_done(self, story: Story, wish: Wish, told: str) -> None:
+    def test_what_it_says_and_what_is_done(self, story: Story, wish: Demand, told: str) -> None:
         """A program that has said nothing is told nothing."""
         assert story.told("a", "wish") == []
-        story.node.wished({0: wish}, story.now)
+        story.node.demands_reported({0: wish}, story.now)
 
         assert story.told("a", "wish") == [f"It says that it {told}"]
 
     def test_it_is_the_limit(self, story: Story) -> None:
         """What it has follows from what it says, and the neighbour is told whose change it was."""
         story.arrive("b", BEN)
-        story.node.wished({0: Wish(0, 1)}, story.now)
+        story.node.demands_reported({0: Demand(0, 1)}, story.now)
         story.settle()
 
         assert story.told("a", "limit") == ["It has the most that it says it can use."]
@@ -639,8 +639,8 @@ class TestItsWish:
 
     def test_one_that_waits_its_turn(self, story: Story) -> None:
         """The next one counts a second later."""
-        story.node.wished({0: Wish(0, 6)}, story.now)
-        story.node.wished({0: Wish(0, 2)}, story.now)
+        story.node.demands_reported({0: Demand(0, 6)}, story.now)
+        story.node.demands_reported({0: Demand(0, 2)}, story.now)
 
         assert story.told("a", "wish", later=0.25)[1:] == [
             "Now it says that it can use up to 2 CPUs: that counts in 0.8 s."
@@ -648,16 +648,16 @@ class TestItsWish:
 
     def test_one_that_does_not_count(self, story: Story) -> None:
         """Because it cannot be met, the job does not change, or an order holds it."""
-        story.node.wished({0: Wish(5, 2)}, story.now)
+        story.node.demands_reported({0: Demand(5, 2)}, story.now)
         assert story.told("a", "wish") == [
             "It says that it needs 5 CPUs and that it can use 2: that cannot be, so neither counts."
         ]
         story.now += 1
-        story.node.wished({0: Wish(0, 2)}, story.now)
+        story.node.demands_reported({0: Demand(0, 2)}, story.now)
         story.resize("a", 4)
         assert story.told("a", "wish")[0].endswith("up to 2 CPUs: that counts when the order for it is over.")
         rigid = story.arrive("r", job_class="rigid", max_cpus=2)
-        story.node.wished({rigid: Wish(1)}, story.now)
+        story.node.demands_reported({rigid: Demand(1)}, story.now)
         assert story.told("r", "wish")[0].endswith("at least 1 CPU: it is rigid, so that changes nothing.")
 
 

@@ -13,7 +13,7 @@ from drom.agent.errors import Refused
 from drom.agent.model.jobs import Arrival, Job
 from drom.agent.node.explain import explain
 from drom.agent.policy import fair_share
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.site_rules import SiteRules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,7 +42,7 @@ ACTS = st.tuples(
 )
 """What happens, to which of the jobs there are, or of which user, class, minimum and maximum one comes."""
 RULES = st.builds(
-    Rules,
+    SiteRules,
     sharing_factor=st.sampled_from([0.25, 0.5, 1.0]),
     max_cpus_per_user=st.sampled_from([0, 0, 0, 3]),
     spare_for_newcomers=st.integers(0, 1),
@@ -51,7 +51,7 @@ RULES = st.builds(
 )
 
 
-def played(cores: int, rules: Rules, acts: list[tuple[str, int, int, str, int, int]]) -> Node:
+def played(cores: int, rules: SiteRules, acts: list[tuple[str, int, int, str, int, int]]) -> Node:
     """Return a node on which jobs of all classes have come, ended, and been held, and everybody follows."""
     node = make_node([1 << cpu for cpu in range(cores)], rules=rules)
     for now, (what, which, uid, kind, least, most) in enumerate(acts, 12 - len(acts)):

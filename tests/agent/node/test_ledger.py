@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.model.cores import Cores
 from drom.agent.node.ledger import Ledger, Move
-from drom.agent.node.ownership import settle
+from drom.agent.node.ownership import settle_owners
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +76,7 @@ def test_it_settles_as_if_all_cores_were_looked_at(events: list[tuple[str, int]]
         holds = {other: mask & ~wanted for other, mask in holds.items()} | {job: wanted}
         book.move([Move(name, before[name], holds[name]) for name in holds if holds[name] != before[name]])
         alive = {name for name, mask in holds.items() if mask}.__contains__
-        expected = dict(enumerate(book.owners)) | settle(book.owners, book.holders, alive)
+        expected = dict(enumerate(book.owners)) | settle_owners(book.owners, book.holders, alive)
 
         changed = book.settle(alive)
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def lose(stage: Stage, gone: int) -> None:
     """Let just these CPUs be gone, and everybody follow."""
-    stage.take(stage.node.use(-1, stage.now, gone))
+    stage.take(stage.node.set_usable_cpus(-1, stage.now, gone))
     stage.settle()
 
 
 def why(stage: Stage, task: Task) -> str:
     """Return why a job is on CPUs that are gone."""
-    return stage.node.plan.why_stays(stage.node.jobs[task.job])
+    return stage.node.plan.why_kept(stage.node.jobs[task.job])
 
 
 class TestJobsThatMove:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drom.agent.bench.simulated_day import restarted
 from drom.agent.errors import Refused
-from drom.agent.model.jobs import Action, Arrival, Bind, Done, Forget, Publish, Start, Task, Wish, action_name
+from drom.agent.model.jobs import Action, Arrival, Bind, Demand, FreeSlot, Publish, Settled, Start, Task, action_name
 from drom.agent.node.invariants import violations
 from drom.agent.node.mapping import MANY
 from drom.agent.node.node import Node
 from drom.agent.placement.kernel import distributor
-from drom.agent.placement.kernel.background import Placer
-from drom.agent.policy.site_rules import Rules
+from drom.agent.placement.kernel.background import CompiledKernel
+from drom.agent.policy.site_rules import SiteRules
 from drom.agent.topology.machine import usable_cores
 from drom.agent.topology.synthetic import synthetic_topology
 from hypothesis import settings
@@ -29,7 +29,7 @@ from tests.support.nodes import MACHINES, make_node, sockets
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from drom.agent.placement.ranks import Key, Place, Seat
+    from drom.agent.placement.ranks import Key, Place, RankRequest
 
 EIGHT = MACHINES[2]
 THREADS = MACHINES[3]
@@ -63,7 +63,7 @@ class Stage:
     def arrive(self, job: str, **fields: Any) -> Task:
         """Let a task arrive whose program cooperates."""
         task = self.knock(job, **fields)
-        assert self.node.seat(task.slot, task.arrival.pid, 7)
+        assert self.node.set_responder(task.slot, task.arrival.pid, 7)
         return task
 
     def ack(self, task: Task) -> list[Action]:
@@ -142,7 +142,7 @@ class TestArrival:
 
         assert kinds(stage.actions) == [Publish]
         assert (stage.node.state(a), stage.node.state(b)) == ("shrinking", "waiting")
-        assert kinds(stage.ack(a)) == [Done, Publish, Start]
+        assert kinds(stage.ack(a)) == [Settled, Publish, Start]
         assert stage.masks == {"a": 0x0F, "b": 0xF0}
 
     def test_the_grants_say_why(self, stage: Stage) -> None:
@@ -442,7 +442,7 @@ class TestOrders:
         stage.node.resize("a", 6, 0.0)
 
         assert len(a.grants) == 3
-        assert kinds(stage.ack(a)) == [Done]
+        assert kinds(stage.ack(a)) == [Settled]
         assert a.granted.bit_count() == 6
 
     @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ class TestRanks:
             stage.arrive("mpi", session=9, rank=rank, size=2)
         actions = stage.end(a)
 
-        assert kinds(actions) == [Forget, Publish, Start, Publish, Start]
+        assert kinds(actions) == [FreeSlot, Publish, Start, Publish, Start]
 
 
 class TestWhatCanNotBeMet:
@@ -579,18 +579,18 @@ class TestWhatCanNotBeMet:
 
     def test_nobody_waits_behind_one_that_needs_more_than_is_handed_out(self, stage: Stage) -> None:
         """It says so, others start, and it comes first once there is enough again."""
-        stage.take(stage.node.use(0xFE, 0.0, 0))
+        stage.take(stage.node.set_usable_cpus(0xFE, 0.0, 0))
         large, small = stage.arrive("large", min_cpus=8), stage.arrive("small", uid=2, min_cpus=1)
         assert stage.counts == {"large": 0, "small": 7}
         assert stage.node.why_waiting(large) == "needs at least 8 CPUs: this node hands out 7 now."
-        stage.take(stage.node.use(0xFF, 0.0, 0))
+        stage.take(stage.node.set_usable_cpus(0xFF, 0.0, 0))
         stage.settle()
         stage.end(small)
         assert stage.counts == {"large": 8}
 
     def test_cpus_that_are_busy_come_back(self, stage: Stage) -> None:
         """Who needs those that only others' load keeps from being handed out keeps its place in the queue."""
-        stage.take(stage.node.use(0xFE, 0.0, 0, 0x01))
+        stage.take(stage.node.set_usable_cpus(0xFE, 0.0, 0, 0x01))
         stage.arrive("large", min_cpus=8)
         small = stage.arrive("small", uid=2, min_cpus=1)
         assert stage.node.why_waiting(small) == "others arrived before it."
@@ -599,7 +599,7 @@ class TestWhatCanNotBeMet:
         """A job that insists on more than its user may have does not keep that user's other jobs waiting."""
         stage.arrive("rigid", uid=2, job_class="rigid", max_cpus=4)
         waits = stage.arrive("waits", min_cpus=6)
-        stage.take(stage.node.configure(Rules(max_cpus_per_user=4), 0, 1.0, stage.node.layout, 0.0))
+        stage.take(stage.node.configure(SiteRules(max_cpus_per_user=4), 0, 1.0, stage.node.layout, 0.0))
         stage.arrive("starts", min_cpus=1)
         why = "needs at least 6 CPUs: the jobs of one user get 4 together here now."
         assert stage.node.why_waiting(waits) == why
@@ -613,7 +613,7 @@ class TestCoresOfDifferentWidth:
         """What programs wish for is counted in threads, whichever cores they get."""
         stage = Stage([0b11, 0b1100, 0x10, 0x20, 0x40, 0x80])
         a = stage.arrive("a")
-        stage.take(stage.node.wished({a.slot: Wish(0, 8)}, 0.0))
+        stage.take(stage.node.demands_reported({a.slot: Demand(0, 8)}, 0.0))
         assert a.granted == 0xFF
 
     @pytest.mark.parametrize(("cpus", "least"), [(8, 8), (4, 4), (2, 2)])
@@ -657,7 +657,7 @@ class TestAcknowledgements:
         stage.now = 0.4
         done = stage.ack(a)[0]
 
-        assert done == Done(a, 2, 0xFF, 0x0F, "shrink", "applied", 0.0, 0.4)
+        assert done == Settled(a, 2, 0xFF, 0x0F, "shrink", "applied", 0.0, 0.4)
 
     def test_after_the_grace_time_the_agent_binds(self, stage: Stage) -> None:
         """A program that stays silent is bound, the change counts as enforced, and the guest starts."""
@@ -672,9 +672,9 @@ class TestAcknowledgements:
         """A wish that counts from that moment on does not put the binding off."""
         a = stage.arrive("a")
         stage.arrive("b")
-        stage.take(stage.node.wished({a.slot: Wish(0, 3)}, stage.now))
+        stage.take(stage.node.demands_reported({a.slot: Demand(0, 3)}, stage.now))
         stage.now = 0.5
-        stage.take(stage.node.wished({a.slot: Wish(0, 2)}, stage.now))
+        stage.take(stage.node.demands_reported({a.slot: Demand(0, 2)}, stage.now))
         before = a.epoch
         assert stage.tick(0.5)[-1] == Bind(a, a.epoch, a.granted)
         assert a.epoch > before
@@ -715,7 +715,7 @@ class TestAcknowledgements:
 
         assert stage.actions == [Publish(a, 2, 0x0F, "share"), Bind(a, 2, 0x0F)]
         done = stage.take(stage.node.bound(a.slot, 2, 0.0))[0]
-        assert isinstance(done, Done)
+        assert isinstance(done, Settled)
         assert done.outcome == "bound"
 
     def test_a_responder_that_leaves_is_bound_at_once(self, stage: Stage) -> None:
@@ -723,14 +723,14 @@ class TestAcknowledgements:
         a = stage.arrive("a")
         stage.arrive("b")
 
-        assert stage.take(stage.node.unseat(a.slot, stage.now)) == [Bind(a, 2, 0x0F)]
-        assert stage.node.seat(a.slot, 4711, 1)
+        assert stage.take(stage.node.responder_left(a.slot, stage.now)) == [Bind(a, 2, 0x0F)]
+        assert stage.node.set_responder(a.slot, 4711, 1)
 
     def test_a_responder_that_owes_nothing_leaves_its_task_bound(self, stage: Stage) -> None:
         """The rest of the task gets the whole grant, once, and the seat is empty."""
         a = stage.arrive("a")
 
-        assert stage.take(stage.node.unseat(a.slot, stage.now)) == [Bind(a, 1, 0xFF)]
+        assert stage.take(stage.node.responder_left(a.slot, stage.now)) == [Bind(a, 1, 0xFF)]
         stage.node.bind_failed(a.slot, stage.now)
         assert stage.take(stage.node.bound(a.slot, 1, stage.now)) == []
         assert (a.mode, a.deadline) == ("bind-only", None)
@@ -739,8 +739,8 @@ class TestAcknowledgements:
         """A second process gets no seat, the one that sits there keeps it."""
         a = stage.arrive("a")
 
-        assert not stage.node.seat(a.slot, 4711, 1)
-        assert stage.node.seat(a.slot, a.arrival.pid, 7)
+        assert not stage.node.set_responder(a.slot, 4711, 1)
+        assert stage.node.set_responder(a.slot, a.arrival.pid, 7)
 
     def test_what_may_not_be_bound_is_tried_again(self, stage: Stage) -> None:
         """EPERM makes a task unmanaged; each grace time it is tried again until it works."""
@@ -785,7 +785,7 @@ class TestRestart:
         new, _ = restarted(stage.node, 5.0)
 
         assert new.tasks[a.slot].held == 0xFF
-        assert kinds(new.applied(a.slot, 2, 5.0)) == [Done, Publish, Start]
+        assert kinds(new.applied(a.slot, 2, 5.0)) == [Settled, Publish, Start]
 
     def test_waiting_tasks_still_wait_in_order(self, stage: Stage) -> None:
         """The queue survives."""
@@ -795,7 +795,7 @@ class TestRestart:
         new, _ = restarted(stage.node, 5.0)
 
         assert new.jobs["c"].waits_for == "others arrived before it."
-        assert kinds(new.ended(a.slot, 6.0)) == [Forget, Publish, Start, Publish, Start]
+        assert kinds(new.ended(a.slot, 6.0)) == [FreeSlot, Publish, Start, Publish, Start]
 
     def test_orders_survive(self, stage: Stage) -> None:
         """A held job is still held and a pin still a pin, by the same user."""
@@ -868,10 +868,10 @@ def test_changes_have_names(old: int, new: int, name: str) -> None:
 
 def kernel_of(words: str) -> Place:
     """Return the distribution kernel as a plain function, which copies of a node share."""
-    placer = Placer(synthetic_topology(words))
+    placer = CompiledKernel(synthetic_topology(words))
     placer.close()
 
-    def place(seats: Sequence[Seat]) -> dict[Key, int] | None:
+    def place(seats: Sequence[RankRequest]) -> dict[Key, int] | None:
         return placer(seats)
 
     return place
@@ -916,7 +916,7 @@ class TestWithTheKernel:
                 memory=st.sampled_from([0, 10]),
                 many=st.sampled_from([0, MANY]),
             )
-            def start(self, machine: Any, rules: Rules, memory: int, many: int) -> None:
+            def start(self, machine: Any, rules: SiteRules, memory: int, many: int) -> None:
                 node = Node(sockets(MACHINES[machine]), kernels[machine], rules=rules, memory=memory, capacity=CAPACITY)
                 self.begin(node, many)
 
@@ -945,7 +945,7 @@ class TestFrozen:
         stage.settle()
         stage.node.freeze(1.0)
 
-        assert stage.take(stage.node.ended(b.slot, 1.0)) == [Forget(b)]
+        assert stage.take(stage.node.ended(b.slot, 1.0)) == [FreeSlot(b)]
         assert stage.masks == {"a": 0x0F}
         assert stage.take(stage.node.thaw(2.0)) == [Publish(a, 3, 0xFF, "return")]
 
@@ -966,7 +966,7 @@ class TestFrozen:
         a, b = stage.arrive("a"), stage.knock("b")
         stage.node.freeze(0.5)
 
-        assert [type(action) for action in stage.ack(a)] == [Done]
+        assert [type(action) for action in stage.ack(a)] == [Settled]
         assert (a.held, b.started) == (0x0F, False)
         assert stage.take(stage.node.thaw(1.0)) == [Publish(b, 1, 0xF0, "arrival"), Start(b)]
 
@@ -976,7 +976,7 @@ class TestFrozen:
         stage.arrive("b")
         stage.node.freeze(0.5)
 
-        assert stage.take(stage.node.unseat(a.slot, 0.6)) == []
+        assert stage.take(stage.node.responder_left(a.slot, 0.6)) == []
         assert stage.take(stage.node.thaw(0.7)) == [Bind(a, 2, 0x0F)]
 
     def test_orders_are_refused(self, stage: Stage) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from drom.agent.errors import ControlError, Refused
 from drom.agent.model import layouts
 from drom.agent.model.caller import Caller
-from drom.agent.model.jobs import Arrival, Reservation, Wish
+from drom.agent.model.jobs import Arrival, Demand, Reservation
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node import orders
 from drom.agent.node.invariants import violations
 from drom.agent.node.mapping import MANY
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.site_rules import SiteRules
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 RULES = st.builds(
-    Rules,
+    SiteRules,
     sharing_factor=st.sampled_from([0.25, 0.5, 1.0]),
     max_cpus_per_user=st.sampled_from([0, 0, 4, 5]),
     max_min=st.sampled_from([0, 0, 3]),
@@ -65,7 +65,7 @@ def lies_as_asked(job: Job, cores: Cores) -> bool:
     """Say whether the targets of a job lie as its layout asks: each by itself if it is compact, else together."""
     per_task = [[cores.count(mask & socket) for socket in sockets_of(cores)] for mask in job.targets.values()]
     groups = per_task if job.layout.kind == "compact" else [list(map(sum, zip(*per_task, strict=True)))]
-    return all(layouts.is_as_asked(job.layout, amounts, cores.sizes) for amounts in groups)
+    return all(layouts.is_satisfied(job.layout, amounts, cores.sizes) for amounts in groups)
 
 
 def sockets_of(cores: Cores) -> list[int]:
@@ -116,7 +116,7 @@ class NodeMachine(RuleBasedStateMachine):
     @initialize(
         machine=st.sampled_from(MACHINES), rules=RULES, memory=st.sampled_from([0, 10]), many=st.sampled_from([0, MANY])
     )
-    def start(self, machine: Any, rules: Rules, memory: int, many: int) -> None:
+    def start(self, machine: Any, rules: SiteRules, memory: int, many: int) -> None:
         self.begin(make_node(machine, rules=rules, memory=memory, capacity=CAPACITY), many)
 
     def begin(self, node: Node, many: int) -> None:
@@ -230,7 +230,7 @@ class NodeMachine(RuleBasedStateMachine):
             name = sorted(self.reserved)[number % len(self.reserved)]
             if not self.node.jobs[name].present:
                 del self.reserved[name]
-                self.carry_out(self.node.dismiss(name, self.now))
+                self.carry_out(self.node.cancel(name, self.now))
 
     @rule(slot=slots)
     def comes_to_a_point(self, slot: int) -> None:
@@ -240,13 +240,13 @@ class NodeMachine(RuleBasedStateMachine):
         """Have the first process of a task take the responder's seat, if it has started."""
         task = self.node.tasks.get(slot)
         if task and task.started:
-            self.node.seat(slot, task.arrival.pid, 1)
+            self.node.set_responder(slot, task.arrival.pid, 1)
             self.carry_out([])
 
     @rule(slot=slots)
     def responder_leaves(self, slot: int) -> None:
         if slot in self.node.tasks:
-            self.carry_out(self.node.unseat(slot, self.now))
+            self.carry_out(self.node.responder_left(slot, self.now))
 
     @rule(slot=slots, back=st.integers(0, 3))
     def applies(self, slot: int, back: int) -> None:
@@ -254,14 +254,16 @@ class NodeMachine(RuleBasedStateMachine):
         if task and task.started:
             self.carry_out(self.node.applied(slot, task.epoch - back, self.now))
 
-    @rule(slot=slots, wish=st.builds(Wish, st.sampled_from([0, 1, 2, 5, 2**32 - 1]), st.sampled_from([0, 1, 2, 3, 9])))
-    def wishes(self, slot: int, wish: Wish) -> None:
+    @rule(
+        slot=slots, wish=st.builds(Demand, st.sampled_from([0, 1, 2, 5, 2**32 - 1]), st.sampled_from([0, 1, 2, 3, 9]))
+    )
+    def wishes(self, slot: int, wish: Demand) -> None:
         """A wish takes cores from nobody but who says it, unless it is for more than the last one."""
         task = self.node.tasks.get(slot)
         if task and task.responder:
             before = {job.name: job.cores for job in self.node.jobs.values()}
             smaller = not wish.is_met_by_more_than(task.wish)
-            lived = self.carry_out(self.node.wished({slot: wish}, self.now))
+            lived = self.carry_out(self.node.demands_reported({slot: wish}, self.now))
             for job in self.node.jobs.values() if lived else ():
                 assert not smaller or job.name == task.job or job.cores >= before[job.name]
 
@@ -372,14 +374,14 @@ class NodeMachine(RuleBasedStateMachine):
         cores = [core for core in self.node.cores if core & ~gone]
         within = sum(cores[:quota]) & ~gone
         before = {job.name: job.planned for job in self.node.jobs.values()}
-        actions = self.node.use(within & ~left_alone, self.now, gone, within & left_alone)
+        actions = self.node.set_usable_cpus(within & ~left_alone, self.now, gone, within & left_alone)
         plan = self.node.plan
         for job in self.node.jobs.values():
             assert not job.planned & plan.avoided & ~before[job.name], f"{job.name} gets CPUs that are to be left alone"
-            assert job.planned & plan.gone or bool(plan.why_stays(job)) == bool(job.planned & plan.avoided)
+            assert job.planned & plan.gone or bool(plan.why_kept(job)) == bool(job.planned & plan.avoided)
         for task in self.node.tasks.values():
             lost = bool(plan.target(task) & plan.gone)
-            assert not lost or " gone, and there is no room" in plan.why_stays(self.node.jobs[task.job])
+            assert not lost or " gone, and there is no room" in plan.why_kept(self.node.jobs[task.job])
         self.carry_out(actions)
 
     @precondition(lambda self: self.node.tasks)
@@ -440,7 +442,7 @@ class NodeMachine(RuleBasedStateMachine):
     @invariant()
     def the_end_is_reached_by_acknowledgements_alone(self) -> None:
         """If everybody acknowledges and nothing else happens, every task ends with its target."""
-        copy = self.node.fork()
+        copy = self.node.copy()
         copy.thaw(self.now)
         for task in copy.tasks.values():
             task.responder = (task.arrival.pid, 1)

@@ -5,13 +5,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from drom.agent.control.access import Masters
+from drom.agent.control.access import Operators
 from drom.agent.errors import ControlError
 from drom.agent.model.caller import Caller
 from drom.agent.model.jobs import Arrival, Bind, Publish
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node.orders import Attach, Order, Release, Resize, Set, apply, check_right, parse, told
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.site_rules import SiteRules
 
 from tests.support.nodes import MACHINES, make_node
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from drom.agent.node.node import Node
 
 AGENT, ALICE, BOB = 500, 1, 2
-MASTERS = Masters(AGENT)
+MASTERS = Operators(AGENT)
 """The user of the agent, and two others."""
 
 
@@ -176,7 +176,7 @@ class TestRights:
 
     def test_nobody_insists_by_an_order_on_more_than_may_be_insisted_on(self, node: Node) -> None:
         """An order holds a job against others: a user's own holds no more than --min could, or than its minimum."""
-        node.plan.rules = Rules(max_min=3)
+        node.plan.rules = SiteRules(max_min=3)
         self.check(node, ALICE, order("resize", job="a", cpus=3))
         with pytest.raises(ControlError, match=r"^a job may insist on 3 CPUs here \(max_min\): only root"):
             self.check(node, ALICE, order("resize", job="a", cpus=4))
@@ -208,7 +208,7 @@ class TestRights:
         apply(Resize("a", 2, None), node, 0.0, 0)
 
         with pytest.raises(ControlError, match=rf"only {who} may "):
-            check_right(parse(given), Caller(1, uid), node, master=False, masters=Masters(AGENT, 77, "ops").described)
+            check_right(parse(given), Caller(1, uid), node, master=False, masters=Operators(AGENT, 77, "ops").described)
 
 
 class TestMeaning:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from drom.agent.node.ownership import Owner, settle
+from drom.agent.node.ownership import Owner, settle_owners
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ def names(text: str) -> list[Owner]:
 
 def settled(owners: str, holders: str, alive: str = "abcd") -> str:
     """Return the owners that follow, as letters."""
-    after = dict(enumerate(names(owners))) | settle(names(owners), names(holders), set(alive).__contains__)
+    after = dict(enumerate(names(owners))) | settle_owners(names(owners), names(holders), set(alive).__contains__)
     return "".join(owner or "." for owner in after.values())
 
 
@@ -69,7 +69,7 @@ def test_counts_are_kept_and_nobody_lends_and_borrows(cores: list[tuple[Owner, O
     owners = [owner for owner, _ in cores]
     holders = [holder if holder in alive else None for _, holder in cores]
 
-    now = list((dict(enumerate(owners)) | settle(owners, holders, alive.__contains__)).values())
+    now = list((dict(enumerate(owners)) | settle_owners(owners, holders, alive.__contains__)).values())
 
     taken = Counter(h for o, h in zip(owners, holders, strict=True) if o not in alive and h)
     idle = Counter(o for o, h in zip(owners, holders, strict=True) if o in alive and not h)
@@ -77,4 +77,4 @@ def test_counts_are_kept_and_nobody_lends_and_borrows(cores: list[tuple[Owner, O
     lends = {o for o, h in zip(now, holders, strict=True) if o and o != h}
     borrows = {h for o, h in zip(now, holders, strict=True) if h and o != h}
     assert not lends & borrows
-    assert settle(now, holders, alive.__contains__) == {}
+    assert settle_owners(now, holders, alive.__contains__) == {}

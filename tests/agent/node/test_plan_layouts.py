@@ -14,8 +14,8 @@ from drom.agent.model.layouts import Layout
 from drom.agent.node.invariants import violations
 from drom.agent.node.node import Node
 from drom.agent.placement.kernel import distributor
-from drom.agent.placement.kernel.background import Placer
-from drom.agent.policy.site_rules import Rules
+from drom.agent.placement.kernel.background import CompiledKernel
+from drom.agent.policy.site_rules import SiteRules
 from drom.agent.topology.machine import usable_cores
 from drom.agent.topology.synthetic import synthetic_topology
 
@@ -42,9 +42,9 @@ class Stage:
 
     def __init__(self, words: str, unit: str = "core") -> None:
         machine = synthetic_topology(words)
-        self.placer = Placer(machine, unit)
+        self.placer = CompiledKernel(machine, unit)
         wholes = usable_cores(machine) if unit == "thread" else ()
-        self.node = Node(Cores.of(usable_cores(machine, unit), wholes), self.placer, rules=Rules(1.0))
+        self.node = Node(Cores.of(usable_cores(machine, unit), wholes), self.placer, rules=SiteRules(1.0))
         self.tasks: dict[str, Task] = {}
 
     def arrive(self, job: str, most: int = 0, layout: Layout = Layout(), **more: Any) -> Task:  # noqa: B008 - frozen
@@ -52,7 +52,7 @@ class Stage:
         pid = 100 + self.node.arrivals * 10 + more.get("rank", 0)
         arrival = Arrival(pid, 1, more.pop("uid", 1), job, max_cpus=most, layout=layout, **more)
         task, actions = self.node.arrive(arrival, 0.0)
-        self.node.seat(task.slot, pid, 1)
+        self.node.set_responder(task.slot, pid, 1)
         self.follow(actions)
         return task
 

@@ -9,8 +9,8 @@ import pytest
 from drom.agent.bench.simulated_day import restarted
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Publish
-from drom.agent.policy.fair_share import least_gain
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.fair_share import minimum_gain
+from drom.agent.policy.site_rules import SiteRules
 from drom.agent.text import in_words
 
 from tests.agent.node.test_node import EIGHT, Stage
@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 def node(cores: list[int] = EIGHT, *, memory: int = 0, **rules: Any) -> Stage:
     """Return a node of eight cores with these rules."""
-    return Stage(cores, rules=Rules(**rules), memory=memory)
+    return Stage(cores, rules=SiteRules(**rules), memory=memory)
 
 
 def waits(stage: Stage) -> dict[str, str]:
@@ -600,7 +600,7 @@ class TestMargin:
     )
     def test_it_is_a_part_of_what_the_job_has(self, cores: int, margin: float, gain: int) -> None:
         """It is rounded up to whole cores, at least one."""
-        assert least_gain(cores, margin) == gain
+        assert minimum_gain(cores, margin) == gain
 
 
 class TestTimedOrders:
@@ -703,7 +703,7 @@ class TestUsableCores:
 
     def use(self, stage: Stage, mask: int) -> None:
         """Hand out these CPUs from now on, and let everybody follow."""
-        stage.take(stage.node.use(mask, stage.now))
+        stage.take(stage.node.set_usable_cpus(mask, stage.now))
         stage.settle()
 
     def test_jobs_leave_them(self) -> None:
@@ -747,9 +747,9 @@ class TestUsableCores:
 
         assert (r.granted, p.granted) == (rigid, pinned)
         plan, jobs = stage.node.plan, stage.node.jobs
-        assert plan.why_stays(jobs["r"]) == "job r is rigid: it keeps its cores until it ends."
-        assert "drom resize p auto" in plan.why_stays(jobs["p"])
-        assert (a.granted & ~plan.usable, plan.why_stays(jobs["a"])) == (0, "")
+        assert plan.why_kept(jobs["r"]) == "job r is rigid: it keeps its cores until it ends."
+        assert "drom resize p auto" in plan.why_kept(jobs["p"])
+        assert (a.granted & ~plan.usable, plan.why_kept(jobs["a"])) == (0, "")
 
     def test_who_would_fall_below_the_minimum_stays_until_there_is_room(self) -> None:
         """The reason says so; when cores come free the job moves off."""
@@ -759,9 +759,9 @@ class TestUsableCores:
         self.use(stage, 0xFF & ~(a.granted & -a.granted))
 
         assert stage.counts == {"a": 5, "b": 3}
-        assert stage.node.plan.why_stays(stage.node.jobs["a"]).endswith("it would have less than its minimum.")
+        assert stage.node.plan.why_kept(stage.node.jobs["a"]).endswith("it would have less than its minimum.")
         stage.end(b)
-        assert stage.node.plan.why_stays(stage.node.jobs["a"]) == ""
+        assert stage.node.plan.why_kept(stage.node.jobs["a"]) == ""
         assert stage.counts == {"a": 7}
 
     def test_only_whole_cores_are_handed_out(self) -> None:
@@ -806,11 +806,11 @@ class TestUsableCores:
         stage.resize("a", 4)
         rest = 0xFF & ~r.granted
         self.use(stage, r.granted | (rest & -rest) | (1 << rest.bit_length() - 1))
-        assert stage.node.plan.why_stays(stage.node.jobs["a"])
+        assert stage.node.plan.why_kept(stage.node.jobs["a"])
 
         stage.resize("a", 2)
 
-        assert stage.node.plan.why_stays(stage.node.jobs["a"]) == ""
+        assert stage.node.plan.why_kept(stage.node.jobs["a"]) == ""
         assert a.granted.bit_count() == 2
 
 
@@ -823,7 +823,7 @@ class TestFork:
         arrive(stage, "a")
         before = stage.state()
 
-        fork = stage.node.fork()
+        fork = stage.node.copy()
         actions = fork.resize("a", 3, 0.0)
 
         assert [action.mask.bit_count() for action in actions if isinstance(action, Publish)] == [3]

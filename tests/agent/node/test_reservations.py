@@ -47,7 +47,7 @@ def test_a_launch_and_an_order_on_cpus_that_are_to_be_left_alone(layout: Layout)
     node = make_node(EIGHT, layout=layout)
     node.reserve(Reservation(JOB, ANN, 8, 8), 0.0)
     first, _ = node.arrive(Arrival(10, 1, ANN, JOB, session=1), 0.0)
-    node.use(0xFC, 1.0, busy=0b11)
+    node.set_usable_cpus(0xFC, 1.0, busy=0b11)
 
     second = [node.arrive(Arrival(20 + rank, 1, ANN, JOB, session=2, rank=rank, size=2), 2.0)[0] for rank in (0, 1)]
     targets = [node.plan.target(task) for task in (first, *second)]
@@ -64,7 +64,7 @@ def test_cpus_that_are_not_there_are_no_place_for_a_pin() -> None:
     node = make_node([0b11, 0b1100])
     node.arrive(Arrival(10, 1, ANN, "a", "malleable", 0), 0.0)
     (task,) = node.tasks.values()
-    node.use(0b1111, 1.0, gone=0b1000)
+    node.set_usable_cpus(0b1111, 1.0, gone=0b1000)
 
     with pytest.raises(Refused, match=r"^CPU 3 is not there now: choose others\.$"):
         node.pin(task.slot, 0b1100, 2.0)

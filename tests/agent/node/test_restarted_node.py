@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.agent.model.jobs import Arrival, Reservation
-from drom.agent.policy.site_rules import Rules
+from drom.agent.policy.site_rules import SiteRules
 
 from tests.support.node_model import CAPACITY, World
 from tests.support.nodes import MACHINES, make_node
@@ -34,11 +34,11 @@ def test_a_lower_cap_is_kept_to(tmp_path: Path) -> None:
     second = arrive(world, 2)
     assert [job.cores for job in world.node.jobs.values()] == [4, 4]
 
-    world.restart(NOW, Rules(max_cpus_per_user=4))
+    world.restart(NOW, SiteRules(max_cpus_per_user=4))
 
     assert [job.cores for job in world.node.jobs.values()] == [2, 2]
     world.do(world.node.resize(second.job, 5, NOW), NOW)
-    world.restart(NOW, Rules(max_cpus_per_user=4))
+    world.restart(NOW, SiteRules(max_cpus_per_user=4))
     assert world.node.jobs[second.job].cores == 5
     world.close()
 
@@ -48,11 +48,11 @@ def test_what_is_left_of_a_core_is_all_of_it_once_the_rest_is_back(tmp_path: Pat
     world = World(tmp_path, make_node(THREADS, capacity=CAPACITY))
     task = arrive(world, 1, "moldable")
     gone = 0b0111_1111
-    world.do(world.node.use(world.node.cores.all & ~gone, NOW, gone), NOW)
+    world.do(world.node.set_usable_cpus(world.node.cores.all & ~gone, NOW, gone), NOW)
     assert task.granted == 0b1000_0000
 
     world.book.fuse = 0
-    assert not world.do(world.node.use(world.node.cores.all, NOW, 0), NOW)
+    assert not world.do(world.node.set_usable_cpus(world.node.cores.all, NOW, 0), NOW)
 
     (adopted,) = world.node.tasks.values()
     assert world.node.plan.target(adopted) == 0b1100_0000
@@ -66,11 +66,11 @@ def test_who_has_no_cores_is_not_held_at_a_number(tmp_path: Path) -> None:
     world.reserved[wanted.name] = wanted
     world.do(world.node.reserve(wanted, NOW), NOW)
     world.node.freeze(NOW)
-    world.node.use(0, NOW, 0, world.node.cores.all)
+    world.node.set_usable_cpus(0, NOW, 0, world.node.cores.all)
     task = arrive(world, 1, name=wanted.name)
     assert world.node.jobs[task.job].reserved
 
-    world.restart(NOW, Rules(), act=False)
+    world.restart(NOW, SiteRules(), act=False)
 
     assert (world.node.jobs[wanted.name].cores, world.node.jobs[wanted.name].hold) == (0, None)
     world.close()

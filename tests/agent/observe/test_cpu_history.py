@@ -6,7 +6,15 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.observe.cpu_history import COLUMNS, MOST_JOBS, OTHERS, STEP, History, Hour, replayed
+from drom.agent.observe.cpu_history import (
+    COLUMNS,
+    MOST_JOBS,
+    OTHERS,
+    STEP,
+    CpuHistory,
+    HourRecorder,
+    history_from_events,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,9 +28,9 @@ EVENTS = st.lists(
 )
 
 
-def told(events: Sequence[Event], end: float) -> History:
+def told(events: Sequence[Event], end: float) -> CpuHistory:
     """Return the history after events: when, slot, job, CPUs."""
-    hour = Hour(0.0)
+    hour = HourRecorder(0.0)
     for at, slot, job, cpus in events:
         hour.has(slot, job, cpus, at)
     return hour.look(end)
@@ -32,7 +40,7 @@ def test_columns_are_means_over_time() -> None:
     """A job with four CPUs for half of a step had two; tasks of a job count together; who has gone is not there."""
     events = [(0.0, 0, "a", 2), (5.0, 1, "a", 4), (10.0, 0, "a", 0), (12.5, 1, "a", 0), (12.5, 2, "b", 1)]
 
-    assert told(events, 25.0) == History([{"a": 4.0}, {"a": 1.0, "b": 0.75}, {"b": 1.0}], 5.0)
+    assert told(events, 25.0) == CpuHistory([{"a": 4.0}, {"a": 1.0, "b": 0.75}, {"b": 1.0}], 5.0)
 
 
 def test_an_hour_without_a_change_is_an_hour() -> None:
@@ -69,7 +77,7 @@ def test_no_time_is_lost(events: list[Event]) -> None:
 
 def test_many_jobs_are_taken_together() -> None:
     """The largest have their names, the others are one, and memory is bounded whatever happens."""
-    hour = Hour(0.0)
+    hour = HourRecorder(0.0)
     for number in range(2000):
         hour.has(number, f"job{number}", 1 + (number < MOST_JOBS), 0.0)
     (column,) = hour.look(1.0).columns
@@ -92,7 +100,7 @@ def kept(at: str, event: str, job: str = "", new: str = "") -> dict[str, object]
 def test_the_hour_before_is_made_of_events() -> None:
     """What a job had when the hour began counts; a stop lets all go, and so does an agent that adopts nobody."""
     end = datetime(2026, 11, 21, 20, 0, tzinfo=timezone.utc).timestamp()
-    columns = replayed(
+    columns = history_from_events(
         [
             kept("17:00:00", "task_started", "old", "0-3"),
             kept("19:00:20", "stopped"),
@@ -116,8 +124,8 @@ def test_the_hour_before_is_made_of_events() -> None:
 
 def test_what_was_before_goes_before() -> None:
     """As far as there is room in an hour."""
-    history = History([{"a": 1.0}, {"a": 2.0}], 4.0)
+    history = CpuHistory([{"a": 1.0}, {"a": 2.0}], 4.0)
 
     assert history.lasted == STEP + 4.0
-    assert history.after([{"b": 1.0}]) == History([{"b": 1.0}, {"a": 1.0}, {"a": 2.0}], 4.0)
+    assert history.after([{"b": 1.0}]) == CpuHistory([{"b": 1.0}, {"a": 1.0}, {"a": 2.0}], 4.0)
     assert len(history.after([{}] * COLUMNS).columns) == COLUMNS

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from drom.agent.observe import dashboard
-from drom.agent.observe.cpu_history import OTHERS, History
+from drom.agent.observe.cpu_history import OTHERS, CpuHistory
 from drom.agent.topology.synthetic import synthetic_topology
 
 from tests.agent.cli.test_top import answer
@@ -21,7 +21,7 @@ def task(job: str, **fields: Any) -> dict[str, Any]:
 def told(*tasks: dict[str, Any], words: str = SMALL, **fields: Any) -> dict[str, Any]:
     """Return what a page is told of these tasks."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(row["job"] for row in tasks))}
-    now = dashboard.Now(synthetic_topology(words).to_json(), answer(*tasks, **fields), numbers)
+    now = dashboard.DashboardState(synthetic_topology(words).to_json(), answer(*tasks, **fields), numbers)
     return dashboard.state(now, lambda uid: f"user{uid}")
 
 
@@ -69,7 +69,7 @@ def test_notes_are_those_of_ps() -> None:
 
 def test_an_hour_has_columns_of_jobs_in_one_order() -> None:
     """Jobs go by their number, those taken together last."""
-    history = History([{"b": 1.0}, {OTHERS: 3.0, "b": 0.333333, "a": 2.0}], 4.5)
+    history = CpuHistory([{"b": 1.0}, {OTHERS: 3.0, "b": 0.333333, "a": 2.0}], 4.5)
     hour = dashboard.hour(history, {"b": 2, "a": 1, "c": 0}, 16)
 
     assert [(job["name"], job["letter"]) for job in hour["jobs"]] == [("a", "B"), ("b", "C")]

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.observe.event_log import History, HistoryError, read, rotated
+from drom.agent.observe.event_log import EventLog, EventLogError, read, rotated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def history(path: Path) -> Iterator[History]:
+def history(path: Path) -> Iterator[EventLog]:
     """Return an open history."""
-    history = History(path, SIZE)
+    history = EventLog(path, SIZE)
     history.open()
     yield history
     history.close()
@@ -50,7 +50,7 @@ def test_it_outlives_its_writer(path: Path) -> None:
     before = os.umask(0o077)
     try:
         for number in range(3):
-            history = History(path, SIZE)
+            history = EventLog(path, SIZE)
             history.open()
             assert history.append(event(number)) == ""
             history.close()
@@ -61,7 +61,7 @@ def test_it_outlives_its_writer(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def test_it_stays_below_its_size(history: History, path: Path) -> None:
+def test_it_stays_below_its_size(history: EventLog, path: Path) -> None:
     """After many events the newest are there, at least a third of the size, and never more than all of it."""
     for number in range(2000):
         assert history.append(event(number, padding=100)) == ""
@@ -77,7 +77,7 @@ def test_it_stays_below_its_size(history: History, path: Path) -> None:
 def test_a_torn_line_is_skipped(path: Path, torn: str) -> None:
     """What is no event, at the end or between, costs no other."""
     path.write_text(event(1) + "\n" + torn, encoding="latin-1")
-    history = History(path, 1 << 20)
+    history = EventLog(path, 1 << 20)
     history.open()
     history.append(event(2))
     history.close()
@@ -93,7 +93,7 @@ def test_a_full_disk_costs_events_and_no_more(tmp_path: Path) -> None:
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a tmpfs")
     try:
-        history = History(disk / "events", SIZE)
+        history = EventLog(disk / "events", SIZE)
         history.open()
         (disk / "filler").write_bytes(b"x" * 8192)
         told = [history.append(event(number, padding=500)) for number in range(30)]
@@ -109,7 +109,7 @@ def test_a_full_disk_costs_events_and_no_more(tmp_path: Path) -> None:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_a_file_that_was_taken_away_is_made_anew(history: History, path: Path) -> None:
+def test_a_file_that_was_taken_away_is_made_anew(history: EventLog, path: Path) -> None:
     """Whoever clears the history, or puts it elsewhere, loses only what was in it."""
     history.append(event(1))
     path.unlink()
@@ -121,7 +121,7 @@ def test_a_file_that_was_taken_away_is_made_anew(history: History, path: Path) -
     assert (numbers(path), numbers(path.with_name("saved"))) == ([3], [2])
 
 
-def test_an_event_that_is_too_large_is_lost(history: History, path: Path) -> None:
+def test_an_event_that_is_too_large_is_lost(history: EventLog, path: Path) -> None:
     """It is counted, and the next one is kept."""
     assert "File too large" in history.append(event(1, padding=SIZE))
     history.append(event(2))
@@ -129,10 +129,10 @@ def test_an_event_that_is_too_large_is_lost(history: History, path: Path) -> Non
     assert (numbers(path), history.lost) == ([2], 1)
 
 
-def test_only_one_agent_writes(history: History, path: Path) -> None:
+def test_only_one_agent_writes(history: EventLog, path: Path) -> None:
     """A second one is told to choose another file."""
-    with pytest.raises(HistoryError, match=r"another agent keeps its own there: choose another --events-file\.$"):
-        History(path, SIZE).open()
+    with pytest.raises(EventLogError, match=r"another agent keeps its own there: choose another --events-file\.$"):
+        EventLog(path, SIZE).open()
     assert history.append(event(1)) == ""
 
 
@@ -143,7 +143,7 @@ def test_who_may_read_cannot_keep_an_agent_out(alone: bool) -> None:
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "events"
-        first = History(path, SIZE, alone=alone)
+        first = EventLog(path, SIZE, alone=alone)
         first.open()
         first.append(event(1))
         first.close()
@@ -152,7 +152,7 @@ def test_who_may_read_cannot_keep_an_agent_out(alone: bool) -> None:
         with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
             assert other.stdout is not None
             assert other.stdout.readline() == b"locked\n"
-            second = History(path, SIZE, alone=alone)
+            second = EventLog(path, SIZE, alone=alone)
             second.open()
             assert second.append(event(2)) == ""
             second.close()
@@ -163,8 +163,10 @@ def test_who_may_read_cannot_keep_an_agent_out(alone: bool) -> None:
 def test_a_lock_that_others_may_open_is_refused(path: Path) -> None:
     """Else whoever made it, or opened it before, would decide whether there is a history."""
     path.with_name("events.lock").touch(mode=0o644)
-    with pytest.raises(HistoryError, match=r"events\.lock is no file of this user alone: choose another --events-file"):
-        History(path, SIZE).open()
+    with pytest.raises(
+        EventLogError, match=r"events\.lock is no file of this user alone: choose another --events-file"
+    ):
+        EventLog(path, SIZE).open()
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "nowhere", "theirs"])
@@ -185,12 +187,12 @@ def test_what_is_no_file_of_ours_is_refused(tmp_path: Path, kind: str) -> None:
     else:
         pytest.skip("needs root")
 
-    with pytest.raises(HistoryError, match=r"^cannot keep events in .*: choose another --events-file\.$"):
-        History(path, SIZE).open()
+    with pytest.raises(EventLogError, match=r"^cannot keep events in .*: choose another --events-file\.$"):
+        EventLog(path, SIZE).open()
     assert not (tmp_path / "other").exists()
 
 
-def test_who_follows_misses_nothing(history: History, path: Path) -> None:
+def test_who_follows_misses_nothing(history: EventLog, path: Path) -> None:
     """Lines that are half there are waited for, and the next file is read when this one is full."""
     written, rest = 0, ""
 
@@ -211,7 +213,7 @@ def test_who_follows_misses_nothing(history: History, path: Path) -> None:
     assert rotated(path).exists()
 
 
-def test_who_follows_has_one_file_open(history: History, path: Path) -> None:
+def test_who_follows_has_one_file_open(history: EventLog, path: Path) -> None:
     """However often a full file makes room for the next one."""
 
     def write() -> None:
@@ -224,12 +226,12 @@ def test_who_follows_has_one_file_open(history: History, path: Path) -> None:
     assert most <= before + 2
 
 
-def test_a_smaller_size_is_kept_from_the_beginning(history: History, path: Path) -> None:
+def test_a_smaller_size_is_kept_from_the_beginning(history: EventLog, path: Path) -> None:
     """Of what an agent with room for more has left the newest events stay, whole, and others follow them."""
     for number in range(300):
         history.append(event(number, padding=100))
     history.close()
-    smaller = History(path, SIZE // 8)
+    smaller = EventLog(path, SIZE // 8)
     smaller.open()
     sizes = [file.stat().st_size for file in (path, rotated(path))]
     smaller.append(event(300))
@@ -244,5 +246,5 @@ def test_a_smaller_size_is_kept_from_the_beginning(history: History, path: Path)
 
 def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
     """One sentence names the file."""
-    with pytest.raises(HistoryError, match=r"^no events can be read in /.*nothing \(No such file or directory\): "):
+    with pytest.raises(EventLogError, match=r"^no events can be read in /.*nothing \(No such file or directory\): "):
         list(read(tmp_path / "nothing"))

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from drom.agent.ipc.mailboxes import Mail
+from drom.agent.ipc.mailboxes import MailboxState
 from drom.agent.model.jobs import Arrival, Reservation
-from drom.agent.observe.job_rates import Count, Pacing, Sample, counted
+from drom.agent.observe.job_rates import Count, RateMonitor, RateSample, counted
 from drom.agent.observe.rates import ENOUGH, MEMORY, MOST_SIZES, Rates
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,16 +57,16 @@ class TestRates:
     ("mail", "count"),
     [
         (None, None),
-        (Mail(1, 5, 7), Count("progress", 7)),
-        (Mail(1, 5, 7, points=MPI), Count("progress", 7)),
-        (Mail(1, 5, 0), None),
-        (Mail(1, 5, 0, points=LIBOMP), Count("regions", 5)),
-        (Mail(1, 5, 0, points=LIBGOMP | PINNED), Count("regions", 5)),
-        (Mail(1, 5, 0, points=LIBGOMP | MPI), None),
-        (Mail(1, 0, 0, points=LIBGOMP), None),
+        (MailboxState(1, 5, 7), Count("progress", 7)),
+        (MailboxState(1, 5, 7, points=MPI), Count("progress", 7)),
+        (MailboxState(1, 5, 0), None),
+        (MailboxState(1, 5, 0, points=LIBOMP), Count("regions", 5)),
+        (MailboxState(1, 5, 0, points=LIBGOMP | PINNED), Count("regions", 5)),
+        (MailboxState(1, 5, 0, points=LIBGOMP | MPI), None),
+        (MailboxState(1, 0, 0, points=LIBGOMP), None),
     ],
 )
-def test_what_tells_how_far_a_program_is(mail: Mail | None, count: Count | None) -> None:
+def test_what_tells_how_far_a_program_is(mail: MailboxState | None, count: Count | None) -> None:
     """Its own progress, else the regions of OpenMP; points that a program passes as often as it likes do not."""
     assert counted(mail) == count
 
@@ -77,13 +77,13 @@ class Stage:
     def __init__(self) -> None:
         self.node = make_node(MACHINES[1])
         self.now = 100.0
-        self.mail = Mail(0, 0, 0)
+        self.mail = MailboxState(0, 0, 0)
         self.node.reserve(Reservation("drom-1", 1, 4, 4, 1, "malleable", 0), self.now)
         self.node.arrive(Arrival(100, 1, 1, "drom-1", "malleable", 1), self.now)
         (self.task,) = self.node.tasks.values()
-        self.node.seat(self.task.slot, 100, 1)
+        self.node.set_responder(self.task.slot, 100, 1)
         self.settle()
-        self.pacing = Pacing(self.node, lambda _: self.mail)
+        self.rate_monitor = RateMonitor(self.node, lambda _: self.mail)
 
     def settle(self) -> None:
         """Let the program apply what it was granted."""
@@ -93,11 +93,11 @@ class Stage:
         """Have another size ordered."""
         self.node.order("drom-1", cores, self.now)
 
-    def look(self, progress: int) -> list[Sample]:
+    def look(self, progress: int) -> list[RateSample]:
         """Look a second later, when the program is so far."""
         self.now += 1.0
-        self.mail = Mail(1, 0, progress)
-        return self.pacing.look(self.now)
+        self.mail = MailboxState(1, 0, progress)
+        return self.rate_monitor.look(self.now)
 
 
 class TestPacing:
@@ -108,7 +108,7 @@ class TestPacing:
         stage = Stage()
         work = iter(range(0, 100_000, 100))
         assert [stage.look(next(work)) for _ in range(3)] == [[], [], []]
-        assert [stage.look(next(work)) for _ in range(4)] == [[Sample("drom-1", 4, 1.0, 100)]] * 4
+        assert [stage.look(next(work)) for _ in range(4)] == [[RateSample("drom-1", 4, 1.0, 100)]] * 4
 
         stage.order(2)
         assert stage.look(next(work)) == []
@@ -116,7 +116,7 @@ class TestPacing:
         for step in range(60, 100):
             stage.look(next(work) + 10_000 * step)
 
-        rates = stage.pacing.rates("drom-1")
+        rates = stage.rate_monitor.rates("drom-1")
         assert list(rates) == [2, 4]
         assert rates[4] == pytest.approx(100.0)
         assert rates[2] == pytest.approx(10_100.0)
@@ -127,30 +127,30 @@ class TestPacing:
         found = [sample for second in range(1, 60) for sample in stage.look(1 + second // 7)]
 
         assert {(sample.seconds, sample.work) for sample in found} == {(7.0, 1)}
-        assert stage.pacing.rates("drom-1") == {4: pytest.approx(1 / 7)}
+        assert stage.rate_monitor.rates("drom-1") == {4: pytest.approx(1 / 7)}
 
     def test_a_program_that_begins_anew(self) -> None:
         """Progress that has fallen is that of another beginning: it counts from there."""
         stage = Stage()
         for progress in (10, 20, 30, 40, 1, 2):
             assert all(sample.work == 10 for sample in stage.look(progress))
-        assert stage.look(3) == [Sample("drom-1", 4, 1.0, 1)]
+        assert stage.look(3) == [RateSample("drom-1", 4, 1.0, 1)]
 
     def test_looks_are_a_second_apart(self) -> None:
         """However often it is called."""
         stage = Stage()
         for progress in (1, 2, 3):
             stage.look(progress)
-        stage.mail = Mail(1, 0, 10)
-        assert stage.pacing.look(stage.now + 0.5) == []
+        stage.mail = MailboxState(1, 0, 10)
+        assert stage.rate_monitor.look(stage.now + 0.5) == []
 
     def test_a_job_that_is_over_is_forgotten(self) -> None:
         """Its series end with it."""
         stage = Stage()
         for progress in range(1, 10):
             stage.look(progress)
-        assert stage.pacing.rates("drom-1")
+        assert stage.rate_monitor.rates("drom-1")
         stage.node.ended(stage.task.slot, stage.now)
-        stage.node.dismiss("drom-1", stage.now)
+        stage.node.cancel("drom-1", stage.now)
         stage.look(20)
-        assert stage.pacing.rates("drom-1") == {}
+        assert stage.rate_monitor.rates("drom-1") == {}

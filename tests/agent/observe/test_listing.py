@@ -37,7 +37,7 @@ def task(job: str = "a", **fields: Any) -> dict[str, Any]:
 
 def shown(*rows: dict[str, Any]) -> list[str]:
     """Return the table."""
-    return listing.tasks(rows, lambda uid: f"user{uid}")
+    return listing.task_table(rows, lambda uid: f"user{uid}")
 
 
 def test_columns_that_nobody_needs_are_left_out() -> None:
@@ -84,7 +84,7 @@ def test_a_table_of_tasks_fits_a_terminal(width: int, *, wraps: bool) -> None:
         task("j" * 63, task=1, applied=LONG, target=LONG, owned=LONG, lent=LONG, layout="per-socket=12!", hold=64),
         task(pin=LONG, memory=3 << 30, state="shrinking"),
     ]
-    lines = listing.tasks(rows, str, width, wraps=wraps)
+    lines = listing.task_table(rows, str, width, wraps=wraps)
 
     assert shown(*rows)[1].count(LONG) == 3
     assert max(map(len, lines)) <= width
@@ -100,7 +100,7 @@ def test_the_cpus_of_a_large_node_are_whole(width: int) -> None:
     rows = [task("lammps-production-run", uid=10_000_000, pid=4_194_303, applied=cpus, target=cpus, owned=cpus)]
 
     for wraps in (False, True):
-        (head, line) = listing.tasks(rows, lambda _: "a.long.user.name", width, wraps=wraps)
+        (head, line) = listing.task_table(rows, lambda _: "a.long.user.name", width, wraps=wraps)
         assert [name in head.split() for name in ("JOB", "PID", "STATE", "NCPUS", "CPUS")] == [True] * 5
         assert {"4194303", "128", cpus} <= set(line.split())
         assert len(line) <= width
@@ -121,7 +121,7 @@ def test_jobs_can_be_told_apart_by_the_ends_of_their_names(width: int, *, wraps:
         )
         for n in range(1, 9)
     ]
-    head, *lines = listing.tasks(rows, lambda _: "root", width, wraps=wraps)
+    head, *lines = listing.task_table(rows, lambda _: "root", width, wraps=wraps)
 
     assert [line.split()[0][-6:] for line in lines] == [f"-job-{n}" for n in range(1, 9)]
     assert [line[:12] for line in lines] == ["a-rather-lon"] * 8
@@ -150,7 +150,7 @@ def test_a_list_of_cpus_that_is_cut_says_how_many_more_there_are() -> None:
 @pytest.mark.parametrize("width", [78, 120])
 def test_a_table_in_one_line_a_task_says_how_many_cpus_it_leaves_out(width: int) -> None:
     """As in `drom top`."""
-    (_, line) = listing.tasks([task(applied=LONG, target=LONG)], str, width)
+    (_, line) = listing.task_table([task(applied=LONG, target=LONG)], str, width)
     found = re.search(r" 60 +(\S+) \+(\d+) more", line)
 
     assert found, line
@@ -162,7 +162,7 @@ def test_a_table_in_one_line_a_task_says_how_many_cpus_it_leaves_out(width: int)
 def test_a_long_list_of_cpus_goes_on_in_further_lines() -> None:
     """None of its numbers is torn, and other columns stay."""
     rows = [task(applied=LONG, target=LONG, owned="0"), task("b", applied="0-63", target="0-31")]
-    head, *lines = listing.tasks(rows, lambda _: "ann", 80, wraps=True)
+    head, *lines = listing.task_table(rows, lambda _: "ann", 80, wraps=True)
     at = head.index("CPUS", head.index("NCPUS") + 5)
     parts = [line[at:].split("  ")[0].strip() for line in lines]
 

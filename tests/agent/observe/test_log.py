@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from drom.agent.observe.event_log import FORMER, History, read
+from drom.agent.observe.event_log import FORMER, EventLog, read
 from drom.agent.observe.log import EVENTS, Level, Log
 from drom.scheduler.live.cluster.jobs import FINAL, Entry
 from drom.scheduler.live.server.records import entry_of
 
 from tests.support.paths import ROOT
 
-SAYS = frozenset({"log", "_log", "_tell", "_warn", "visited", "_visited", "_changed", "_say", "partial"})
+SAYS = frozenset({"log", "_log", "_log_limited", "_log_reason", "_tell", "_warn", "user_event", "_visited", "_changed", "_say", "partial"})
 """Functions that write the event that their first or second argument names."""
 OUTCOMES = frozenset({"applied", "bound", "enforced"})
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_kept_is_said_once(tmp_path: Path) -> None:
     """The history gets the same as JSON; when it cannot, one line more says so."""
     stream = io.StringIO()
     log = Log(stream)
-    log.history = History(tmp_path / "gone" / "events", 1 << 16)
+    log.history = EventLog(tmp_path / "gone" / "events", 1 << 16)
     log("ready")
     log("stopped")
 

@@ -15,7 +15,7 @@ from drom.agent.observe.cpu_seconds import Allocated
 from drom.agent.observe.exposition import Exposition
 from drom.agent.observe.metrics import NodeCollector
 from drom.agent.observe.snapshot import snapshot
-from drom.agent.topology.availability import Available
+from drom.agent.topology.availability import CpuAvailability
 
 from tests.support.nodes import MACHINES, make_node
 from tests.support.prometheus import tool
@@ -137,9 +137,9 @@ def daemon() -> Daemon:
         guard=SimpleNamespace(faults={"repairs": 3}),
         log=SimpleNamespace(history=SimpleNamespace(lost=2)),
     )
-    stub.pacing = SimpleNamespace(rates=lambda job: {3: 12.5, 6: 20.0} if job == "a" else {})
+    stub.rate_monitor = SimpleNamespace(rates=lambda job: {3: 12.5, 6: 20.0} if job == "a" else {})
     stub.watch_load = SimpleNamespace(load={3: 0.25})
-    stub.rereading = SimpleNamespace(available=Available(node.cores.all, 0))
+    stub.availability = SimpleNamespace(available=CpuAvailability(node.cores.all, 0))
     stub.snapshot = lambda: snapshot(cast("Daemon", stub))
     return cast("Daemon", stub)
 
@@ -173,7 +173,7 @@ class TestCollector:
         """Nor do they vanish from the machine."""
         node = daemon.node
         held = sum(task.held for task in node.tasks.values())
-        node.use(held, 1.0, 0, 0)
+        node.set_usable_cpus(held, 1.0, 0, 0)
         text = text_of(daemon)
 
         assert 'drom_cpus{socket="0",state="assigned"} 2.0' in text

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from drom.agent.enforcement.affinity import Result
-from drom.agent.model.jobs import Arrival, Done, Grant, Publish, Task
+from drom.agent.model.jobs import Arrival, Grant, Publish, Settled, Task
 from drom.agent.observe.log import Log
-from drom.agent.observe.reporter import LINES_A_SECOND, LINES_AT_ONCE, REFUSALS_AT_ONCE, Report
+from drom.agent.observe.reporter import LINES_A_SECOND, LINES_AT_ONCE, REFUSALS_AT_ONCE, EventReporter
 
 
 class Told:
@@ -18,7 +18,7 @@ class Told:
     def __init__(self) -> None:
         self.text = io.StringIO()
         self.signals: list[dict[str, Any]] = []
-        self.report = Report(Log(self.text), lambda slot, event: self.signals.append({"slot": slot, **event}))
+        self.report = EventReporter(Log(self.text), lambda slot, event: self.signals.append({"slot": slot, **event}))
 
     @property
     def line(self) -> str:
@@ -40,7 +40,7 @@ def task() -> Task:
 
 def test_a_change_is_logged_counted_and_signalled(told: Told, task: Task) -> None:
     """A grant in force is one line, one count, one duration and one signal with the grant's own epoch."""
-    told.report.done(Done(task, 1, 0b1111, 0b11, "shrink", "applied", 1.0, 1.25))
+    told.report.done(Settled(task, 1, 0b1111, 0b11, "shrink", "applied", 1.0, 1.25))
 
     assert told.line == (
         "event=applied job=a task=1 pid=100 old=0-3 new=0-1 reason=share action=shrink took_seconds=0.25"
@@ -117,12 +117,12 @@ def test_who_comes_and_goes_all_the_time_does_not_fill_the_log(told: Told, monke
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for _ in range(LINES_AT_ONCE + 7):
-        told.report.visited(1, "responder_set", job="a")
+        told.report.user_event(1, "responder_set", job="a")
     assert told.text.getvalue().count("\n") == LINES_AT_ONCE
-    told.report.visited(2, "arrived", job="b", uid=2)
+    told.report.user_event(2, "arrived", job="b", uid=2)
     assert told.line == "event=arrived job=b uid=2"
     now += 1.5 / LINES_A_SECOND
     for _ in range(3):
-        told.report.visited(1, "responder_set", job="a")
+        told.report.user_event(1, "responder_set", job="a")
     assert told.line == "event=responder_set job=a unsaid=7"
     assert told.text.getvalue().count("\n") == LINES_AT_ONCE + 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 import pytest
-from drom.agent.observe.text_view import is_wanted, line, parse_since
+from drom.agent.observe.text_view import event_line, is_wanted, parse_since
 from drom.agent.text import WordError
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=timezone.utc)
@@ -43,11 +43,11 @@ def test_who_asks_for_a_job_sees_only_that() -> None:
 
 def test_an_event_is_a_line() -> None:
     """When, what, whose, from which CPUs to which, and all the rest."""
-    assert line(CHANGE, timezone.utc) == "2026-11-21 19:59:59  applied           a             0-3 -> -  pid=7"
+    assert event_line(CHANGE, timezone.utc) == "2026-11-21 19:59:59  applied           a             0-3 -> -  pid=7"
     ready = {"time": "2026-11-21T20:00:00.000Z", "event": "ready", "cores": 4}
-    assert line(ready, timezone.utc) == "2026-11-21 20:00:00  ready             cores=4"
-    levels = {level: line({**ready, "level": level}, timezone.utc) for level in ("info", "warning")}
-    assert levels["info"] == line(ready, timezone.utc)
+    assert event_line(ready, timezone.utc) == "2026-11-21 20:00:00  ready             cores=4"
+    levels = {level: event_line({**ready, "level": level}, timezone.utc) for level in ("info", "warning")}
+    assert levels["info"] == event_line(ready, timezone.utc)
     assert levels["warning"] == "2026-11-21 20:00:00  ready             level=warning cores=4"
 
 
@@ -55,4 +55,4 @@ def test_nothing_in_a_history_moves_the_cursor() -> None:
     """A file that somebody else has written is shown without its control characters."""
     nasty = dict.fromkeys(("time", "event", "job", "old", "new", "more"), "\x1b[2J\n")
 
-    assert line(nasty).isprintable()
+    assert event_line(nasty).isprintable()

@@ -4,12 +4,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from drom.agent.observe.timeline import Change, PictureError, Span, draw_text, spans
+from drom.agent.observe.timeline import PictureError, Span, TimelineChange, draw_text, spans
 
 from tests.support.timelines import FOUR_CPUS, GUEST
 
 
-def of_cpu(changes: list[Change], cpu: int, end_s: float) -> list[tuple[str, float, float, bool]]:
+def of_cpu(changes: list[TimelineChange], cpu: int, end_s: float) -> list[tuple[str, float, float, bool]]:
     """Return what one CPU saw as (job, start, end, settled)."""
     return [(span.job, span.start_s, span.end_s, span.settled) for span in spans(changes, end_s) if span.cpu == cpu]
 
@@ -33,16 +33,16 @@ class TestSpans:
 
     def test_never_acknowledged_means_held_to_the_end(self) -> None:
         """A job that never applies a shrink holds the CPU to the end of the picture."""
-        changes = [Change(0, "a", 0b11, 0, "start"), Change(2, "a", 0b01, None, "shrink")]
+        changes = [TimelineChange(0, "a", 0b11, 0, "start"), TimelineChange(2, "a", 0b01, None, "shrink")]
 
         assert [Span(0, "a", 0, 6, True), Span(1, "a", 0, 2, True), Span(1, "a", 2, 6, False)] == spans(changes, 6)
 
     def test_a_superseded_grant_is_settled_by_the_later_acknowledgement(self) -> None:
         """One acknowledgement releases what all grants before it held."""
         changes = [
-            Change(0, "a", 0b1, 0, "start"),
-            Change(1, "a", 0b11, None, "grow"),
-            Change(2, "a", 0b101, 3, "resize"),
+            TimelineChange(0, "a", 0b1, 0, "start"),
+            TimelineChange(1, "a", 0b11, None, "grow"),
+            TimelineChange(2, "a", 0b101, 3, "resize"),
         ]
 
         assert of_cpu(changes, 1, 5) == [("a", 1, 3, False)]
@@ -50,11 +50,15 @@ class TestSpans:
 
     def test_an_end_needs_no_acknowledgement(self) -> None:
         """A job that has ended holds nothing."""
-        assert [Span(0, "a", 1, 2, True)] == spans([Change(2, "a", 0, None, "end"), Change(1, "a", 1, 1, "start")], 9)
+        assert [Span(0, "a", 1, 2, True)] == spans(
+            [TimelineChange(2, "a", 0, None, "end"), TimelineChange(1, "a", 1, 1, "start")], 9
+        )
 
     def test_what_comes_after_the_end_of_the_picture_is_left_out(self) -> None:
         """The picture stops at its end."""
-        assert [Span(0, "a", 0, 3, True)] == spans([Change(0, "a", 1, 0, "start"), Change(5, "a", 0, None, "end")], 3)
+        assert [Span(0, "a", 0, 3, True)] == spans(
+            [TimelineChange(0, "a", 1, 0, "start"), TimelineChange(5, "a", 0, None, "end")], 3
+        )
 
 
 class TestText:
@@ -92,10 +96,10 @@ small: asked for, not yet in force
             "\x1b[48;5;25;38;5;231mA\x1b[0m a   \x1b[48;5;178;38;5;16mB\x1b[0m b   . idle\n"
         )
         changes = [
-            Change(0, "a", 1, 0, "start"),
-            Change(0.5, "a", 0, None, "end"),
-            Change(0.5, "b", 1, 0.5, "start"),
-            Change(0.8, "b", 0, None, "end"),
+            TimelineChange(0, "a", 1, 0, "start"),
+            TimelineChange(0.5, "a", 0, None, "end"),
+            TimelineChange(0.5, "b", 1, 0.5, "start"),
+            TimelineChange(0.8, "b", 0, None, "end"),
         ]
 
         assert draw_text(changes, [(0, 1)], 1, width=22, colour=True) == expected
@@ -103,7 +107,7 @@ small: asked for, not yet in force
 
     def test_moving_cpus_lose_their_background(self) -> None:
         """In colour, a small letter has its job's colour as ink."""
-        changes = [Change(0, "a", 1, 5, "start")]
+        changes = [TimelineChange(0, "a", 1, 5, "start")]
 
         assert "\x1b[38;5;25maaaaa\x1b[0m\x1b[48;5;25;38;5;231mAAAAA\x1b[0m\n" in draw_text(
             changes, [(0, 1)], 10, width=22, colour=True
@@ -111,7 +115,11 @@ small: asked for, not yet in force
 
     def test_a_cell_shows_who_had_most_of_it(self) -> None:
         """A change too short for a column is not seen, and half a column is enough."""
-        changes = [Change(0, "a", 1, 0, "start"), Change(5.5, "a", 0, None, "end"), Change(7, "b", 1, 7.1, "start")]
+        changes = [
+            TimelineChange(0, "a", 1, 0, "start"),
+            TimelineChange(5.5, "a", 0, None, "end"),
+            TimelineChange(7, "b", 1, 7.1, "start"),
+        ]
 
         assert "0 AAAAAA.BBB\n" in draw_text(changes, [(0, 1)], 10, width=22)
 
@@ -125,7 +133,7 @@ small: asked for, not yet in force
     def test_draws_cores_where_cpus_are_too_many(self) -> None:
         """Sixty-four CPUs on thirty-two cores are thirty-two lines."""
         cores = [(core // 16, 1 << core | 1 << core + 32) for core in range(32)]
-        changes = [Change(0, "a", cores[1][1], 0, "start"), Change(0, "b", 1 << 2, 0, "start")]
+        changes = [TimelineChange(0, "a", cores[1][1], 0, "start"), TimelineChange(0, "b", 1 << 2, 0, "start")]
         lines = draw_text(changes, cores, 1, width=30).splitlines()
 
         assert lines[0] == "socket 0   0,32 .............."
@@ -137,7 +145,7 @@ small: asked for, not yet in force
     def test_groups_cores_of_a_socket_where_cores_are_too_many(self) -> None:
         """A line never mixes sockets, and shows a job that has most of its cores."""
         cores = [(core // 64, 1 << core) for core in range(128)]
-        changes = [Change(0, "a", (1 << 64) - 1 ^ 0b11, 0, "start")]
+        changes = [TimelineChange(0, "a", (1 << 64) - 1 ^ 0b11, 0, "start")]
         lines = draw_text(changes, cores, 1, width=40).splitlines()
 
         assert lines[0] == "socket 0      0-3 AAAAAAAAAAAAAAAAAAAAAA"
@@ -147,7 +155,7 @@ small: asked for, not yet in force
 
     def test_wraps_a_long_legend(self) -> None:
         """Many jobs share the lines of the legend, each entry whole."""
-        changes = [Change(number, f"job-{number}", 1, number, "start") for number in range(30)]
+        changes = [TimelineChange(number, f"job-{number}", 1, number, "start") for number in range(30)]
         lines = draw_text(changes, [(0, 1)], 30, width=40).splitlines()
 
         assert lines[3] == "A job-0   B job-1   C job-2   D job-3"
@@ -156,7 +164,7 @@ small: asked for, not yet in force
 
     def test_ignores_cpus_outside_the_machine(self) -> None:
         """What is held beyond the listed cores is not drawn."""
-        assert "0 AAAAAAAAAA\n" in draw_text([Change(0, "a", 0b1001, 0, "start")], [(0, 1)], 1, width=22)
+        assert "0 AAAAAAAAAA\n" in draw_text([TimelineChange(0, "a", 0b1001, 0, "start")], [(0, 1)], 1, width=22)
 
 
 class TestNothingToDraw:

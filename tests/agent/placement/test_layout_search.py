@@ -9,8 +9,8 @@ import pytest
 from drom.agent.model import layouts
 from drom.agent.model.cores import Cores
 from drom.agent.model.layouts import ANY, Layout
-from drom.agent.placement.layout_search import arrange
-from drom.agent.placement.ranks import NoRoom, Seat
+from drom.agent.placement.layout_search import place_layouts
+from drom.agent.placement.ranks import NoPlacement, RankRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,14 +25,14 @@ COMPACT, SPREAD = Layout("compact"), Layout("spread")
 STRICT_COMPACT, STRICT_SPREAD = Layout("compact", strict=True), Layout("spread", strict=True)
 
 
-def seat(name: str, cores: int, now: int = 0, layout: Layout = ANY, *, fixed: int = 0, rank: int = 0) -> Seat:
+def seat(name: str, cores: int, now: int = 0, layout: Layout = ANY, *, fixed: int = 0, rank: int = 0) -> RankRequest:
     """Return the seat of a task that has `now` and is to keep it."""
-    return Seat((name, rank), cores, now, now, fixed, target=now, layout=layout)
+    return RankRequest((name, rank), cores, now, now, fixed, target=now, layout=layout)
 
 
-def masks(seats: Sequence[Seat], cores: Cores = TWO) -> dict[str, int]:
+def masks(seats: Sequence[RankRequest], cores: Cores = TWO) -> dict[str, int]:
     """Return the masks by job and rank."""
-    answer = arrange(seats, cores)
+    answer = place_layouts(seats, cores)
     assert isinstance(answer, dict), answer
     return {f"{name}{rank or ''}": mask for (name, rank), mask in answer.items()}
 
@@ -77,7 +77,7 @@ class TestCompact:
         """Where no socket has room for it, strict says so, with numbers."""
         rigid = [seat("a", 2, fixed=0b11), seat("c", 1, fixed=0b010000)]
 
-        assert arrange([*rigid, seat("b", 4, 0, STRICT_COMPACT)], TWO) == NoRoom(
+        assert place_layouts([*rigid, seat("b", 4, 0, STRICT_COMPACT)], TWO) == NoPlacement(
             "compact! of job b needs 4 CPUs in one socket: it can have 2 in socket 0, 3 in socket 1.", "b"
         )
 
@@ -104,7 +104,7 @@ class TestCompact:
         rigid = seat("c", 3, fixed=0b11100000)
 
         assert masks([strict])["a"] == 0b0011
-        assert arrange([strict, rigid, seat("d", 3, fixed=0b1110)], TWO) == {("a", 0): 0b00010001}
+        assert place_layouts([strict, rigid, seat("d", 3, fixed=0b1110)], TWO) == {("a", 0): 0b00010001}
 
 
 class TestSpread:
@@ -148,7 +148,7 @@ class TestSpread:
         rigid = seat("r", 3, fixed=0b01110000)
 
         assert per_socket(masks([rigid, seat("a", 4, 0, SPREAD)])["a"]) == [3, 1]
-        assert arrange([rigid, seat("a", 4, 0, STRICT_SPREAD)], TWO) == NoRoom(
+        assert place_layouts([rigid, seat("a", 4, 0, STRICT_SPREAD)], TWO) == NoPlacement(
             "spread! of job a needs 4 CPUs divided equally over 2 sockets: it can have 4 in socket 0, 1 in socket 1.",
             "a",
         )
@@ -175,7 +175,7 @@ class TestPerSocket:
         """The sentence names N and the room."""
         rigid = seat("r", 4, fixed=0b11110000)
 
-        assert arrange([rigid, seat("a", 3, 0, Layout("per_socket", 2, strict=True))], TWO) == NoRoom(
+        assert place_layouts([rigid, seat("a", 3, 0, Layout("per_socket", 2, strict=True))], TWO) == NoPlacement(
             "per-socket=2! of job a needs 3 CPUs in 2 sockets, at most 2 in each: "
             "it can have 4 in socket 0, 0 in socket 1.",
             "a",
@@ -191,14 +191,14 @@ class TestPerSocket:
 
 def test_only_layouts_are_arranged() -> None:
     """Jobs without a layout and exact masks are left to the kernel."""
-    assert arrange([seat("a", 2), seat("b", 1, layout=COMPACT, fixed=1)], TWO) == {}
+    assert place_layouts([seat("a", 2), seat("b", 1, layout=COMPACT, fixed=1)], TWO) == {}
 
 
 def test_best_effort_can_be_left_out() -> None:
     """The last resort arranges only what is strict."""
     seats = [seat("a", 2, layout=SPREAD), seat("b", 1, layout=STRICT_COMPACT)]
 
-    assert arrange(seats, TWO, best_effort=False).keys() == {("b", 0)}  # type: ignore[union-attr]
+    assert place_layouts(seats, TWO, best_effort=False).keys() == {("b", 0)}  # type: ignore[union-attr]
 
 
 MACHINES = [TWO, NUMA, Cores.of([(n % 3, n % 3, 1 << n) for n in range(7)]), Cores((1, 2, 4))]
@@ -206,7 +206,7 @@ LAYOUTS = [ANY, COMPACT, SPREAD, *(Layout("per_socket", n) for n in (1, 2))]
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> tuple[Cores, list[Seat]]:
+def nodes(draw: st.DrawFn) -> tuple[Cores, list[RankRequest]]:
     """Draw a machine and seats that fit it: new, running or fixed, of jobs with any layout."""
     cores = draw(st.sampled_from(MACHINES))
     pool = draw(st.permutations(list(cores)))
@@ -224,9 +224,9 @@ def nodes(draw: st.DrawFn) -> tuple[Cores, list[Seat]]:
     return cores, seats
 
 
-def possible(seats: Sequence[Seat], cores: Cores) -> bool:
+def possible(seats: Sequence[RankRequest], cores: Cores) -> bool:
     """Say, by trying all, whether the strict groups that lie as asked today or are new all can."""
-    groups: dict[object, list[Seat]] = {}
+    groups: dict[object, list[RankRequest]] = {}
     for one in seats:
         if one.layout.strict and one.layout.kind != "default":
             groups.setdefault(one.key if one.layout.kind == "compact" else one.key[0], []).append(one)
@@ -236,7 +236,7 @@ def possible(seats: Sequence[Seat], cores: Cores) -> bool:
     bound = []
     for group in groups.values():
         now = [sum(part) for part in zip(*(per_socket(one.target, cores) for one in group), strict=True)]
-        if not any(one.fixed for one in group) and layouts.is_as_asked(group[0].layout, now, cores.sizes):
+        if not any(one.fixed for one in group) and layouts.is_satisfied(group[0].layout, now, cores.sizes):
             bound.append((group[0].layout, sum(one.cores for one in group)))
     return fits(bound, room, cores)
 
@@ -248,7 +248,7 @@ def fits(groups: Sequence[tuple[Layout, int]], room: Sequence[int], cores: Cores
     (layout, count), *rest = groups
     return any(
         sum(way) == count
-        and layouts.is_as_asked(layout, way, cores.sizes)
+        and layouts.is_satisfied(layout, way, cores.sizes)
         and fits(rest, [free - amount for free, amount in zip(room, way, strict=True)], cores)
         for way in product(*(range(free + 1) for free in room))
     )
@@ -256,11 +256,11 @@ def fits(groups: Sequence[tuple[Layout, int]], room: Sequence[int], cores: Cores
 
 @settings(max_examples=400, deadline=None)
 @given(nodes())
-def test_finds_an_answer_just_when_there_is_one(node: tuple[Cores, list[Seat]]) -> None:
+def test_finds_an_answer_just_when_there_is_one(node: tuple[Cores, list[RankRequest]]) -> None:
     """Masks are disjoint, of the right size and off the fixed ones; there are none only if none can hold."""
     cores, seats = node
-    answer = arrange(seats, cores)
-    if isinstance(answer, NoRoom):
+    answer = place_layouts(seats, cores)
+    if isinstance(answer, NoPlacement):
         assert answer.reason.endswith(".")
         assert not possible(seats, cores)
         return
@@ -276,11 +276,11 @@ def test_finds_an_answer_just_when_there_is_one(node: tuple[Cores, list[Seat]]) 
 
 @settings(max_examples=400, deadline=None)
 @given(nodes())
-def test_its_own_answer_is_left_as_it_is(node: tuple[Cores, list[Seat]]) -> None:
+def test_its_own_answer_is_left_as_it_is(node: tuple[Cores, list[RankRequest]]) -> None:
     """Asked again once everybody is where it said, it moves nobody, whether all lie as asked or make do."""
     cores, seats = node
-    answer = arrange(seats, cores)
-    if isinstance(answer, NoRoom):
+    answer = place_layouts(seats, cores)
+    if isinstance(answer, NoPlacement):
         return
     settled = [
         replace(one, held=answer[one.key], target=answer[one.key])
@@ -289,7 +289,7 @@ def test_its_own_answer_is_left_as_it_is(node: tuple[Cores, list[Seat]]) -> None
         for one in seats
     ]
 
-    assert arrange(settled, cores) == answer
+    assert place_layouts(settled, cores) == answer
 
 
 def test_what_makes_do_stays_where_it_is_as_good() -> None:
@@ -298,7 +298,7 @@ def test_what_makes_do_stays_where_it_is_as_good() -> None:
     fixed, free = seat("a", 1, 2, SPREAD, fixed=2), seat("a", 2, 20, SPREAD, rank=1)
     other = seat("b", 3, 73, fixed=73)
 
-    assert arrange([other, fixed, free], cores) == {("a", 1): 20}
+    assert place_layouts([other, fixed, free], cores) == {("a", 1): 20}
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.agent.model.cores import Cores
-from drom.agent.placement.ranks import Seat
-from drom.agent.placement.siblings import keep_together
+from drom.agent.placement.ranks import RankRequest
+from drom.agent.placement.siblings import pack_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,10 +20,10 @@ CORES = Cores.of([(package, domain, mask & part) for package, domain, mask in WH
 def together(fixed: Mapping[str, int] | None = None, /, **masks: int) -> dict[str, int]:
     """Return the masks of jobs of one task each, threads exchanged."""
     fixed = fixed or {}
-    seats = [Seat((name, 0), mask.bit_count(), fixed=mask if name in fixed else 0) for name, mask in masks.items()]
-    return {
-        name: mask for (name, _), mask in keep_together(seats, {(n, 0): m for n, m in masks.items()}, CORES).items()
-    }
+    seats = [
+        RankRequest((name, 0), mask.bit_count(), fixed=mask if name in fixed else 0) for name, mask in masks.items()
+    ]
+    return {name: mask for (name, _), mask in pack_threads(seats, {(n, 0): m for n, m in masks.items()}, CORES).items()}
 
 
 def split(mask: int, within: int = 0xFF) -> int:
@@ -53,10 +53,10 @@ def test_a_fixed_mask_stays() -> None:
 
 def test_leftovers_go_to_the_core_of_the_same_job() -> None:
     """Tasks of one job rather share a core with each other than with strangers."""
-    seats = [Seat(("a", 0), 1), Seat(("b", 0), 1), Seat(("b", 1), 2)]
+    seats = [RankRequest(("a", 0), 1), RankRequest(("b", 0), 1), RankRequest(("b", 1), 2)]
     masks = {("a", 0): 0b0001, ("b", 0): 0b10000, ("b", 1): 0b100010}
 
-    assert keep_together(seats, masks, CORES) == masks
+    assert pack_threads(seats, masks, CORES) == masks
 
 
 @st.composite

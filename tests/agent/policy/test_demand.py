@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.bench.simulated_day import restarted
-from drom.agent.model.jobs import UNSAID, Wish
+from drom.agent.model.jobs import NO_DEMAND, Demand
 from drom.agent.policy.demand import PATIENCE
 
 from tests.agent.node.test_policy_rules import arrive, node, waits
@@ -24,7 +24,7 @@ HUGE = 2**32 - 1
 def say(stage: Stage, task: Task, least: int = 0, most: int = 0) -> None:
     """Let a program say between how many and how many CPUs it can use, when it is its turn, and everybody follow."""
     stage.now = max(stage.now, task.heeds_from)
-    stage.take(stage.node.wished({task.slot: Wish(least, most)}, stage.now))
+    stage.take(stage.node.demands_reported({task.slot: Demand(least, most)}, stage.now))
     stage.settle()
 
 
@@ -149,7 +149,7 @@ class TestTheLeast:
         stage.resize("a", 3)
         assert stage.counts == {"a": 3, "b": 5}
         stage.resize("a", None)
-        stage.take(stage.node.use(0b1111, stage.now))
+        stage.take(stage.node.set_usable_cpus(0b1111, stage.now))
         stage.settle()
 
         assert sum(stage.counts.values()) == 4
@@ -166,7 +166,7 @@ class TestAgainAndAgain:
         say(stage, a)
 
         assert stage.counts == {"a": 4, "b": 4}
-        assert b.wish == UNSAID
+        assert b.wish == NO_DEMAND
 
     def test_a_thousand_a_second_are_one(self) -> None:
         """Between two that count passes a second; then the newest counts, once."""
@@ -175,7 +175,7 @@ class TestAgainAndAgain:
         say(stage, a, most=1)
         epochs = (a.epoch, b.epoch)
         for most in [4, 1] * 500 + [3]:
-            assert stage.take(stage.node.wished({a.slot: Wish(0, most)}, stage.now)) == []
+            assert stage.take(stage.node.demands_reported({a.slot: Demand(0, most)}, stage.now)) == []
         assert ((a.epoch, b.epoch), stage.node.next_deadline()) == (epochs, a.heeds_from)
         stage.tick(PATIENCE)
         stage.settle()
@@ -199,7 +199,7 @@ class TestAgainAndAgain:
         stage.settle()
 
         assert stage.counts == {"a": 4, "b": 4}
-        assert b.wish == UNSAID
+        assert b.wish == NO_DEMAND
 
     def test_a_responder_that_leaves_takes_its_wish_along(self) -> None:
         """Nobody says any more what the task can use."""
@@ -207,16 +207,16 @@ class TestAgainAndAgain:
         a = arrive(stage, "a")
         say(stage, a, most=1)
         stage.tick(PATIENCE)
-        stage.take(stage.node.unseat(a.slot, stage.now))
+        stage.take(stage.node.responder_left(a.slot, stage.now))
 
-        assert (a.wish, stage.counts) == (UNSAID, {"a": 8})
+        assert (a.wish, stage.counts) == (NO_DEMAND, {"a": 8})
 
     def test_a_new_agent_keeps_it(self) -> None:
         """What counted counts on, and what did not yet is heeded."""
         stage = node()
         a, b = arrive(stage, "a"), arrive(stage, "b")
         say(stage, a, most=2)
-        stage.node.wished({b.slot: Wish(0, 5)}, stage.now)
+        stage.node.demands_reported({b.slot: Demand(0, 5)}, stage.now)
         stage.node, actions = restarted(stage.node, stage.now)
         stage.take(actions)
         stage.settle()

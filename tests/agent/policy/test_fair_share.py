@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from drom.agent.policy.fair_share import JobCores, Wait, admit, equal_shares, fill, fit, give_back, grow, hold, split
+from drom.agent.policy.fair_share import (
+    JobCores,
+    Wait,
+    admit,
+    equal_shares,
+    grow,
+    hold,
+    max_min_fair,
+    return_to_owners,
+    shrink_to,
+    split,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +57,7 @@ class TestFill:
     @given(st.integers(0, 60), st.lists(st.integers(0, 20), max_size=8))
     def test_is_max_min_fair(self, amount: int, limits: list[int]) -> None:
         """All is given or all are full, and whoever is not full has at most one less than anybody."""
-        given_ = fill(amount, limits)
+        given_ = max_min_fair(amount, limits)
 
         assert sum(given_) == min(amount, sum(limits))
         assert all(0 <= got <= limit for got, limit in zip(given_, limits, strict=True))
@@ -55,9 +66,9 @@ class TestFill:
 
     def test_earlier_places_get_the_remainder(self) -> None:
         """What cannot be divided goes to the first who can use it."""
-        assert fill(5, [3, 3, 3]) == [2, 2, 1]
-        assert fill(7, [1, 9, 9]) == [1, 3, 3]
-        assert fill(8, [1, 9, 9]) == [1, 4, 3]
+        assert max_min_fair(5, [3, 3, 3]) == [2, 2, 1]
+        assert max_min_fair(7, [1, 9, 9]) == [1, 3, 3]
+        assert max_min_fair(8, [1, 9, 9]) == [1, 4, 3]
 
 
 class TestEqualShares:
@@ -214,11 +225,11 @@ class TestFit:
 
     def test_the_largest_gives_up_first(self) -> None:
         """What has to go comes from who has most, and nobody goes below the minimum."""
-        assert fit([job("a", 6), job("b", 2), job("c", 4, least=3)], 8) == {"a": 3, "b": 2, "c": 3}
+        assert shrink_to([job("a", 6), job("b", 2), job("c", 4, least=3)], 8) == {"a": 3, "b": 2, "c": 3}
 
     def test_what_cannot_be_is_said(self) -> None:
         """Minima and fixed jobs may not fit."""
-        answer = fit([job("a", 4, least=3), job("b", 4, fixed=True)], 6)
+        answer = shrink_to([job("a", 4, least=3), job("b", 4, fixed=True)], 6)
 
         assert answer == Wait("the running jobs would be below their minima.")
 
@@ -230,13 +241,13 @@ class TestGiveBack:
         """Each owner takes back its own and no more."""
         running = [job("a", 4), job("b", 4), job("c", 2)]
 
-        assert give_back(running, {"a": 3, "b": 1}, 16) == {"a": 7, "b": 5, "c": 2}
+        assert return_to_owners(running, {"a": 3, "b": 1}, 16) == {"a": 7, "b": 5, "c": 2}
 
     def test_no_more_than_is_free_or_can_be_used(self) -> None:
         """What is free and a job's maximum bound what it takes back; fixed jobs take nothing."""
         running = [job("a", 4, most=5), job("b", 4, fixed=True), job("c", 4)]
 
-        assert give_back(running, {"a": 3, "b": 3, "c": 9}, 16) == {"a": 5, "b": 4, "c": 7}
+        assert return_to_owners(running, {"a": 3, "b": 3, "c": 9}, 16) == {"a": 5, "b": 4, "c": 7}
 
 
 class TestGrow:

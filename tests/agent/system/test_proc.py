@@ -92,8 +92,8 @@ class TestStat:
 
         assert processes.process_tree(10, str(tmp_path)) == {10, 11, 12}
         assert processes.process_tree(12, str(tmp_path)) == {12}
-        assert processes.lineage(12, str(tmp_path)) == [Identity(12, 7), Identity(11, 7), Identity(10, 7)]
-        assert processes.lineage(13, str(tmp_path)) == []
+        assert processes.ancestry(12, str(tmp_path)) == [Identity(12, 7), Identity(11, 7), Identity(10, 7)]
+        assert processes.ancestry(13, str(tmp_path)) == []
 
     def test_a_lineage_ends_with_who_is_too_old_or_has_anothers_pid(self, tmp_path: Path) -> None:
         """Ancestors are older than their descendants; those before a moment are left out, and so are too many."""
@@ -102,7 +102,7 @@ class TestStat:
             (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {ppid}{' 0' * 17} {start} 0")
 
         def pids(pid: int, **bounds: int) -> list[int]:
-            return [who.pid for who in processes.lineage(pid, str(tmp_path), **bounds)]
+            return [who.pid for who in processes.ancestry(pid, str(tmp_path), **bounds)]
 
         assert pids(13) == [13, 12, 11, 10]
         assert pids(13, since=7) == [13, 12, 11]
@@ -365,4 +365,4 @@ class TestStatus:
 
         assert processes.users(me) == (os.getuid(), os.geteuid())
         assert not processes.is_kernel_thread(me)
-        assert [who.pid for who in processes.lineage(me)][:2] == [me, os.getppid()]
+        assert [who.pid for who in processes.ancestry(me)][:2] == [me, os.getppid()]

@@ -12,7 +12,7 @@ import pytest
 from drom.agent.system import cpu_times
 from drom.agent.system import proc as processes
 from drom.agent.system.proc import Identity
-from drom.agent.system.unmanaged_load import Avoidance, Meter, Watch, per_core
+from drom.agent.system.unmanaged_load import BusyCoreFilter, LoadMeter, LoadMonitor, per_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class TestMeter:
     def test_bound_threads_weigh_on_their_cpu_and_free_ones_on_all(self, tmp_path: Path) -> None:
         """In proportion to what each thread has used since the last look."""
         masks = {10: 0b0001, 11: 0b1111, 20: 0b1100}
-        meter = Meter(str(tmp_path), masks.__getitem__)
+        meter = LoadMeter(str(tmp_path), masks.__getitem__)
         put(tmp_path, 10, 1, 0, t10=0, t11=0)
         put(tmp_path, 20, 1, 500, t20=500)
         assert meter.look(0.0, []) == {}
@@ -50,7 +50,7 @@ class TestMeter:
 
     def test_tasks_with_their_descendants_and_orphans_are_not_counted(self, tmp_path: Path) -> None:
         """Below the first process, or with its name in the environment."""
-        meter = Meter(str(tmp_path), lambda _: 1)
+        meter = LoadMeter(str(tmp_path), lambda _: 1)
         for pid, ppid in ((10, 1), (11, 10), (12, 1), (13, 1)):
             put(tmp_path, pid, ppid, 0, **{f"t{pid}": 0})
         (tmp_path / "12/environ").write_bytes(b"A=1\0DROM_TASK=10:7\0")
@@ -66,7 +66,7 @@ class TestMeter:
         def gone(_: int) -> int:
             raise ProcessLookupError
 
-        meter = Meter(str(tmp_path), gone)
+        meter = LoadMeter(str(tmp_path), gone)
         put(tmp_path, 10, 1, 0, t10=0)
         put(tmp_path, 11, 1, 0)
         meter.look(0.0, [])
@@ -79,7 +79,7 @@ class TestMeter:
         """On this machine, with its own processes."""
         cpu = max(os.sched_getaffinity(0))
         with spinning(cpu) as pid:
-            meter = Meter()
+            meter = LoadMeter()
             me = Identity(pid, processes.start_time(pid) or 0)
             meter.look(time.monotonic(), [])
             before = cpu_times.scan_times().ticks[me]
@@ -108,7 +108,7 @@ class TestAvoidance:
 
     def test_a_core_is_avoided_after_the_time_and_used_again_after_it(self) -> None:
         """What it carries counts beyond the least loaded core; between the two thresholds nothing changes."""
-        avoidance = Avoidance(0.5, 10)
+        avoidance = BusyCoreFilter(0.5, 10)
         story = [(0, 0.9), (9, 0.6), (10, 0.6), (11, 0.3), (30, 0.3), (31, 0.2), (40, 0.2), (41, 0.2)]
 
         told = [avoidance.decide([0.0, load], at) for at, load in story]
@@ -116,7 +116,7 @@ class TestAvoidance:
 
     def test_an_interruption_starts_the_time_anew(self) -> None:
         """One look below the threshold is enough."""
-        avoidance = Avoidance(0.5, 10)
+        avoidance = BusyCoreFilter(0.5, 10)
 
         assert [avoidance.decide([0.0, load], at) for at, load in [(0, 1), (9, 0), (11, 1), (20, 1), (21, 1)]] == [
             set(), set(), set(), set(), {1},
@@ -124,7 +124,7 @@ class TestAvoidance:
 
     def test_load_on_all_cores_alike_avoids_none(self) -> None:
         """One core at least is always used, for the least loaded one has no excess."""
-        avoidance = Avoidance(0.1, 0)
+        avoidance = BusyCoreFilter(0.1, 0)
 
         assert avoidance.decide([1.0, 1.0, 1.0], 0) == set()
         assert avoidance.decide([1.0, 0.5, 5.0], 1) == {0, 2}
@@ -139,14 +139,14 @@ def test_a_watch_tells_changes_alone() -> None:
     """CPUs of cores that are to be avoided from now on, once; looks come a period apart."""
     shares = iter([{0: 0.9}, {0: 0.9}, {}])
 
-    class Script(Meter):
+    class Script(LoadMeter):
         """A meter that has made up its mind."""
 
         def look(self, now: float, tasks: object) -> dict[int, float]:
             del now, tasks
             return next(shares)
 
-    watch = Watch(Avoidance(0.5, 2), [0b0011, 0b1100], Script())
+    watch = LoadMonitor(BusyCoreFilter(0.5, 2), [0b0011, 0b1100], Script())
     told = [watch.look(at, []) for at in (0.0, 1.0, 2.0, 3.0, 4.0)]
 
     assert told == [None, None, 0b0011, None, None]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.topology.availability import PERIOD, Available, Rereading, available
+from drom.agent.topology.availability import PERIOD, AvailabilityMonitor, CpuAvailability, remaining_cpus
 from drom.agent.topology.synthetic import synthetic_topology
 from drom.agent.topology.sysfs import read_topology
 
@@ -33,7 +33,7 @@ class Recorded:
         self.root = grow(
             root, files | {f"{CGROUP}/cpuset.cpus.effective": "0-3\n", f"{CGROUP}/cpu.max": "max 100000\n"}
         )
-        self.rereading = Rereading(read_topology(self.root), self.read, root=self.root)
+        self.availability = AvailabilityMonitor(read_topology(self.root), self.read, root=self.root)
         assert not self.look()
 
     def read(self) -> Topology:
@@ -44,7 +44,7 @@ class Recorded:
     def look(self) -> bool:
         """Look once more, a period later."""
         self.now += PERIOD
-        return self.rereading.look(self.now)
+        return self.availability.look(self.now)
 
     def write(self, **texts: str) -> None:
         """Write to files named by their last part."""
@@ -64,7 +64,7 @@ def test_the_machine_is_read_only_when_a_file_says_something_else(machine: Recor
     assert not machine.look()
     assert machine.reads == 1
     machine.write(cpus="0-1")
-    assert not machine.rereading.look(machine.now)
+    assert not machine.availability.look(machine.now)
     assert machine.look()
     assert machine.reads == 2
 
@@ -72,28 +72,28 @@ def test_the_machine_is_read_only_when_a_file_says_something_else(machine: Recor
 @pytest.mark.parametrize(
     ("texts", "found"),
     [
-        ({"cpus": "0-2"}, Available(0b0111, 0b1000)),
-        ({"online": "0,2-3"}, Available(0b1101, 0b0010)),
-        ({"quota": "200000 100000"}, Available(0b0011, 0)),
-        ({"cpus": "2-3", "quota": "100000 100000"}, Available(0b0100, 0b0011)),
+        ({"cpus": "0-2"}, CpuAvailability(0b0111, 0b1000)),
+        ({"online": "0,2-3"}, CpuAvailability(0b1101, 0b0010)),
+        ({"quota": "200000 100000"}, CpuAvailability(0b0011, 0)),
+        ({"cpus": "2-3", "quota": "100000 100000"}, CpuAvailability(0b0100, 0b0011)),
     ],
 )
-def test_what_goes_and_comes_back(machine: Recorded, texts: dict[str, str], found: Available) -> None:
+def test_what_goes_and_comes_back(machine: Recorded, texts: dict[str, str], found: CpuAvailability) -> None:
     """Hotplug, a cpuset and a quota take CPUs away; a quota takes none that programs may not run on any more."""
     machine.write(**texts)
     assert machine.look()
-    assert machine.rereading.available == found
+    assert machine.availability.available == found
     machine.write(cpus="0-3", online="0-3", quota="max 100000")
     assert machine.look()
 
-    assert machine.rereading.available == Available(0b1111, 0)
+    assert machine.availability.available == CpuAvailability(0b1111, 0)
 
 
 def test_an_agent_that_is_moved_to_another_group(machine: Recorded) -> None:
     """The files of the new group are looked at."""
     grow(machine.path, {"sys/fs/cgroup/other/cpuset.cpus.effective": "3\n", "proc/self/cgroup": "0::/other\n"})
     assert machine.look()
-    assert machine.rereading.available.managed == 0b1000
+    assert machine.availability.available.managed == 0b1000
     grow(machine.path, {"sys/fs/cgroup/other/cpuset.cpus.effective": "2-3\n"})
 
     assert machine.look()
@@ -104,11 +104,11 @@ def test_what_an_agent_could_manage_if_it_was_started_now() -> None:
     machine = synthetic_topology("pack:2 core:2")
     start = replace(machine, allowed=0b0011)
 
-    assert available(start, machine) == Available(0b0011, 0, 0b1100)
+    assert remaining_cpus(start, machine) == CpuAvailability(0b0011, 0, 0b1100)
 
 
 def test_threads_of_cores_that_are_switched_off() -> None:
     """A core is managed with the threads that are left of it."""
     machine = synthetic_topology("core:2 pu:2")
 
-    assert available(machine, replace(machine, allowed=0b0101)) == Available(0b0101, 0b1010)
+    assert remaining_cpus(machine, replace(machine, allowed=0b0101)) == CpuAvailability(0b0101, 0b1010)

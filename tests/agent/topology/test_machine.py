@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from drom.agent.topology.machine import digest, halves, usable_cores, warnings_of, without
+from drom.agent.topology.machine import digest, reserve, split_sockets, usable_cores, warnings_of
 from drom.agent.topology.synthetic import synthetic_topology
 
 from dromlib.cpulist import format_cpulist, parse_cpulist
@@ -36,7 +36,7 @@ class TestUsableCores:
 
     def test_reserved_cpus_take_their_cores_with_them(self) -> None:
         """Cores that a reserved CPU is part of are left out whole, with either unit."""
-        topology = without(synthetic_topology("core:3 pu:2"), 0b100010)
+        topology = reserve(synthetic_topology("core:3 pu:2"), 0b100010)
 
         assert usable_cores(topology) == [(0, 0, 0b1100)]
         assert usable_cores(topology, "thread") == [(0, 0, 0b100), (0, 0, 0b1000)]
@@ -57,7 +57,7 @@ class TestUsableCores:
         """What is reserved uses up none of the quota."""
         topology = replace(synthetic_topology("core:4"), quota=2.0)
 
-        assert usable_cores(without(topology, 1)) == [(0, 0, 2), (0, 0, 4)]
+        assert usable_cores(reserve(topology, 1)) == [(0, 0, 2), (0, 0, 4)]
 
 
 class TestBounded:
@@ -126,7 +126,7 @@ class TestHalves:
 
     def test_each_half_is_a_package(self) -> None:
         """The cores of a one-package machine become two packages, the first one larger when odd."""
-        split = halves(synthetic_topology("pack:1 core:5 pu:2"))
+        split = split_sockets(synthetic_topology("pack:1 core:5 pu:2"))
 
         assert split is not None
         assert [format_cpulist(group.cpus) for group in split.packages] == ["0-5", "6-9"]
@@ -136,17 +136,17 @@ class TestHalves:
         """Cores that may not be used do not count when the halves are made."""
         machine = replace(synthetic_topology("pack:1 core:8"), allowed=parse_cpulist("4-7"))
 
-        split = halves(machine)
+        split = split_sockets(machine)
 
         assert split is not None
         assert [(row[0], row[2]) for row in usable_cores(split)] == [(0, 1 << 4), (0, 1 << 5), (1, 1 << 6), (1, 1 << 7)]
 
     def test_one_core_has_no_halves(self) -> None:
         """Fewer than two usable cores cannot be shared."""
-        assert halves(synthetic_topology("pack:1 core:1 pu:2")) is None
+        assert split_sockets(synthetic_topology("pack:1 core:1 pu:2")) is None
 
     def test_two_packages_stay(self) -> None:
         """A machine with two packages is shown as it is."""
         machine = synthetic_topology("pack:2 core:2")
 
-        assert machine is halves(machine)
+        assert machine is split_sockets(machine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from drom.scheduler.analysis.gantt import GUEST, SHRUNK, WHOLE, Box, Stay, boxes, parts, window_of
+from drom.scheduler.analysis.gantt import GUEST, SHRUNK, WHOLE, GanttBox, Residency, boxes, parts, window_of
 from drom.scheduler.analysis.schedule import schedule_of
 from drom.scheduler.analysis.series import DAY, Span, span_of
 from drom.scheduler.simulator.simulation import Machine, Simulation
@@ -39,14 +39,14 @@ def test_a_guest_and_its_mate(sharing: str) -> None:
     found = boxes(schedule, span_of(schedule))
     guest = next(box for box in found if box.job == 1)
 
-    assert guest == Box(1, 1800, 6600, guest.low, guest.low + 0.25, GUEST)
+    assert guest == GanttBox(1, 1800, 6600, guest.low, guest.low + 0.25, GUEST)
     assert [box for box in found if box.kind == SHRUNK] == [(0, 1800, 6600, guest.low - 0.75, guest.low, SHRUNK)]
     assert sum((box.end - box.begin) * (box.high - box.low) for box in found) == 2 * int(run.world.end.max())
 
 
 def test_a_guest_that_became_owner() -> None:
     """Is an owner like any other: shrunk for the next guest, whole without one."""
-    stays = [Stay(0, 10, 0, 8), Stay(5, 30, 1, 4), Stay(15, 20, 2, 2)]
+    stays = [Residency(0, 10, 0, 8), Residency(5, 30, 1, 4), Residency(15, 20, 2, 2)]
 
     assert list(parts(stays, 8)) == [
         (0, 0, 5, 0, 8, WHOLE),
@@ -78,7 +78,7 @@ def test_parts_are_those_of_the_simulator(sharing: str) -> None:
     assert run.world.jobs.lent.max() > 0
 
 
-def drawn(found: list[Box], nodes: int) -> list[dict[int, float]]:
+def drawn(found: list[GanttBox], nodes: int) -> list[dict[int, float]]:
     """Return the cores, of 48, that each job has of each node."""
     cores: list[dict[int, float]] = [{} for _ in range(nodes)]
     for box in found:

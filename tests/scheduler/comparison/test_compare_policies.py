@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.scheduler.comparison.candidates import contenders, usual
+from drom.scheduler.comparison.candidates import candidates, usual
 from drom.scheduler.comparison.table import COLUMNS, UNITS, Result, lines
 from drom.workloads.swf import write_swf
 
@@ -180,14 +180,14 @@ def test_the_page() -> None:
     assert [row[0] for row in rows[1:]] == CONTENDERS
     assert advised == [*usual(contracts=True), "cp"]
     assert page.count(f"\n{UNITS}\n") == page.count("\nPOLICY")
-    for one in contenders("default"):
+    for one in candidates("default"):
         assert not one.premise or f"{one.name}: {one.premise}.\n" in page
 
 
 def test_on_a_narrow_terminal() -> None:
     """Columns that have no room follow below, each part with the names; what nobody has is left out."""
     figures = {column.key: 12345.0 for column in COLUMNS} | {"paid": None, "fairness_by_user": None}
-    results = [Result(one, figures) for one in contenders("fcfs,conservative+fill")]
+    results = [Result(one, figures) for one in candidates("fcfs,conservative+fill")]
     wide, narrow = lines(results), lines(results, 80)
 
     assert len(wide) == 3
@@ -200,7 +200,7 @@ def test_on_a_narrow_terminal() -> None:
 
 def test_premises_that_do_not_hold() -> None:
     """One core cannot be shared; who does not plan has no use for predictions."""
-    sd, recent = contenders("sd,fcfs+recent", cores=1)
+    sd, recent = candidates("sd,fcfs+recent", cores=1)
 
     assert sd.premise == "as slurm, because nodes of one core cannot be shared: say --cores"
     assert recent.premise.endswith("by the predictor recent, which change nothing, as it does not plan with them")
@@ -208,13 +208,13 @@ def test_premises_that_do_not_hold() -> None:
 
 def test_a_list_of_contenders() -> None:
     """In its order; a file is known by its name, and blanks do not count."""
-    assert [one.name for one in contenders("sd, my/own.py,fcfs")] == ["sd", "own", "fcfs"]
-    assert [one.name for one in contenders("default,cp")] == [*CONTENDERS, "cp"]
+    assert [one.name for one in candidates("sd, my/own.py,fcfs")] == ["sd", "own", "fcfs"]
+    assert [one.name for one in candidates("default,cp")] == [*CONTENDERS, "cp"]
 
 
 def test_additions() -> None:
     """Gaps of nodes are filled by policy B, those of a pool by A; the premises are joined."""
-    sd, pool, learned = contenders("sd+fill,equipartition+fill,easy+learned")
+    sd, pool, learned = candidates("sd+fill,equipartition+fill,easy+learned")
 
     assert sd.options == ("--policy", "sd", "--fill", "--fill-set", "policy=B")
     assert pool.options == ("--policy", "equipartition", "--fill", "--fill-set", "policy=A")

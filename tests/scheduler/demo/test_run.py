@@ -54,7 +54,7 @@ LINES = """\
 
 def test_what_happens_is_told_in_its_order() -> None:
     """What several nodes do at once is one line."""
-    teller = story.Story(1000.0, 4)
+    teller = story.Narrator(1000.0, 4)
     teller.jobs |= {1: LONG, 2: SHORT}
 
     assert "\n".join(teller.hear(ENTRIES)) == LINES
@@ -62,7 +62,7 @@ def test_what_happens_is_told_in_its_order() -> None:
 
 def test_what_happens_is_told_once() -> None:
     """However often somebody looks."""
-    teller = story.Story(1000.0, 4)
+    teller = story.Narrator(1000.0, 4)
     teller.jobs |= {1: LONG, 2: SHORT}
 
     lines = [line for seen in range(len(ENTRIES)) for line in teller.hear(ENTRIES[: seen + 1])]
@@ -76,7 +76,7 @@ def test_how_far_ranks_have_come_is_that_of_the_last_one() -> None:
     before = {(1, "n1", 7): 10, (1, "n2", 7): 8, (2, "n1", 9): 5}
     after = {(1, "n1", 7): 20, (1, "n2", 7): 19}
 
-    assert story.gone_on(before, after, NAMES) == ["long from step 8 to 19", "short to its end"]
+    assert story.progress_between(before, after, NAMES) == ["long from step 8 to 19", "short to its end"]
 
 
 def test_a_core_that_two_hold_is_named() -> None:

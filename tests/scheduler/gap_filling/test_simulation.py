@@ -16,8 +16,8 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.gap_filling import simulation as outcome
 from drom.scheduler.gap_filling.containers import MILLION
-from drom.scheduler.gap_filling.parameters import Filling, parse_filling
-from drom.scheduler.gap_filling.simulation import Filled, shifts, without
+from drom.scheduler.gap_filling.parameters import FillingOptions, parse_filling
+from drom.scheduler.gap_filling.simulation import FilledSimulation, shifts, without
 from drom.scheduler.interface import NEVER
 from drom.scheduler.simulator.contracts import contracts_of
 from drom.scheduler.simulator.simulation import Machine, Simulation
@@ -34,23 +34,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-A = Filling(slot=10, restore=1, save=2)
-B = Filling(policy="B", restore=1, save=2)
+A = FillingOptions(slot=10, restore=1, save=2)
+B = FillingOptions(policy="B", restore=1, save=2)
 POLICIES = ("fcfs", "easy", "conservative", "slurm", "sd")
 POOLS = ("equipartition", "payoff")
 
 
-def filled(rows: Sequence[Row], filling: Filling, nodes: int = NODES, policy: str = "conservative") -> Filled:
+def filled(
+    rows: Sequence[Row], filling: FillingOptions, nodes: int = NODES, policy: str = "conservative"
+) -> FilledSimulation:
     """Return a simulation whose gaps have been filled."""
     cores, passes = (2, ("interval=5",)) if policy in {"slurm", "sd"} else (1, ())
     machine = Machine(nodes, cores, slot=filling.time_slot)
-    found = Filled.of(Simulation.of(workload(rows, cores), machine, load_policy(policy, passes)), filling, 1)
+    found = FilledSimulation.of(Simulation.of(workload(rows, cores), machine, load_policy(policy, passes)), filling, 1)
     found.run.run()
     found.finish()
     return found
 
 
-def starts(found: Filled) -> list[int]:
+def starts(found: FilledSimulation) -> list[int]:
     """Return when each regular job started."""
     started: list[int] = found.run.world.jobs.start.tolist()
     return started
@@ -94,7 +96,7 @@ class TestSlots:
     def test_a_filler_that_completes(self) -> None:
         """It is not saved in its last slot, and the next one that waits begins with the next slot."""
         found = filled([(0, 40, 40, 1)], A._replace(jobs=2), 2)
-        found = Filled(found.run, found.filling, found.filling.containers(2, 1, 1, 0, 1))
+        found = FilledSimulation(found.run, found.filling, found.filling.containers(2, 1, 1, 0, 1))
         found.box.need[:] = 10 * MILLION
         found.finish()
 
@@ -111,7 +113,7 @@ class TestSlots:
     @settings(deadline=None, max_examples=40)
     def test_no_regular_job_is_delayed(self, rows: list[Row], policy: str, slot: int, jobs: int) -> None:
         """The schedule is the same without filling, whatever the policy."""
-        filling = Filling(slot=slot, restore=1, save=1, jobs=jobs, length=9)
+        filling = FillingOptions(slot=slot, restore=1, save=1, jobs=jobs, length=9)
         found = filled(rows, filling, policy=policy)
         cores, passes = (2, ("interval=5",)) if policy in {"slurm", "sd"} else (1, ())
         alone = simulation(rows, policy, Machine(NODES, cores, slot=slot), *passes)
@@ -132,7 +134,7 @@ class TestSlots:
 
         jobs = [Job(i, whole(row[0]), whole(row[1]), whole(row[2]), row[3]) for i, row in enumerate(rows)]
 
-        assert starts(filled(rows, Filling(slot=slot, restore=1, save=1))) == simulate(jobs, NODES, conservative)
+        assert starts(filled(rows, FillingOptions(slot=slot, restore=1, save=1))) == simulate(jobs, NODES, conservative)
 
 
 class TestPools:
@@ -151,7 +153,7 @@ class TestPools:
     @settings(deadline=None, max_examples=40)
     def test_what_always_holds(self, rows: list[Row], policy: str, slot: int, jobs: int) -> None:
         """The schedule is the same without filling, and containers have what is free of whole slots, all if enough."""
-        found = filled(rows, Filling(slot=slot, restore=1, save=1, jobs=jobs, length=9), policy=policy)
+        found = filled(rows, FillingOptions(slot=slot, restore=1, save=1, jobs=jobs, length=9), policy=policy)
         alone = simulation(rows, policy, Machine(NODES, slot=slot))
         alone.run()
         levels, (begin, end) = {-1: 0} | dict(found.levels), found.span
@@ -174,7 +176,7 @@ class TestConstraintProgramming:
 
     @given(logs(), st.sampled_from((A, B)))
     @settings(deadline=None, max_examples=15)
-    def test_what_always_holds(self, rows: list[Row], filling: Filling) -> None:
+    def test_what_always_holds(self, rows: list[Row], filling: FillingOptions) -> None:
         """Every job ends and runs as long as it needs; under A nobody waits for a container."""
         pytest.importorskip("ortools", reason="OR-tools is not installed")
         found = filled(rows, filling, policy="cp")
@@ -220,7 +222,7 @@ class TestReservations:
 
     def test_much_work(self) -> None:
         """More than 64 bits hold in millionths of a second."""
-        found = filled([(0, 10**9, 10**9, 1)], Filling(policy="B"), 20_000)
+        found = filled([(0, 10**9, 10**9, 1)], FillingOptions(policy="B"), 20_000)
         told = found.figures(metrics(found.run, Power()))
 
         assert told["useful_s"] == pytest.approx(19_999 * (10**9 - 120))
@@ -265,7 +267,7 @@ class TestReservations:
         """They lend cores while a container on another of its nodes is saved, and may take as much longer for it."""
         rows = [(0, 100, 100, 3), (10, 20, 20, 4)]
         run = Simulation.of(workload(rows, 2), Machine(4, 2), load_policy("sd", ["interval=5", "mix=1"]))
-        found = Filled.of(run, B._replace(save=21), 1)
+        found = FilledSimulation.of(run, B._replace(save=21), 1)
         run.run()
         jobs = run.world.jobs
 
@@ -278,7 +280,7 @@ class TestReservations:
         """Its mate waits for a save on the very node; that one loses nothing until it begins, and then half of it."""
         rows = [(0, 1, 1, 1), (10, 100, 100, 1), (11, 20, 20, 1)]
         run = Simulation.of(workload(rows, 2), Machine(1, 2), load_policy("sd", ["interval=5"]))
-        found = Filled.of(run, B._replace(save=60), 1)
+        found = FilledSimulation.of(run, B._replace(save=60), 1)
         run.run()
 
         assert found.runs.tolist() == [[0, 0, 1, 70]]
@@ -291,7 +293,7 @@ class TestReservations:
         """A job that still waits for a container has not started, and no time after the last event counts."""
         rows = [(0, 1, 1, 1), (10, 100, 100, 1), (11, 20, 20, 1)]
         run = Simulation.of(workload(rows, 2), Machine(1, 2), load_policy("sd", ["interval=5"]))
-        found = Filled.of(run, B._replace(save=60), 1)
+        found = FilledSimulation.of(run, B._replace(save=60), 1)
         run.run(until=20)
         found.finish()
         table, told = columns(run), found.figures(metrics(run, Power()))
@@ -302,7 +304,7 @@ class TestReservations:
     def test_containers_that_come_and_go_while_nothing_regular_happens(self) -> None:
         """A partial run ends with the last event, be it one of a container."""
         run = Simulation.of(workload([(0, 10, 1000, 1), (100_000, 10, 10, 1)], 4), Machine(4), load_policy("easy"))
-        found = Filled.of(run, B._replace(jobs=20, gap=1000, length=10), 1)
+        found = FilledSimulation.of(run, B._replace(jobs=20, gap=1000, length=10), 1)
         run.run(until=50_000)
         found.finish()
         told = found.figures(metrics(run, Power()))
@@ -318,7 +320,7 @@ class TestReservations:
         for policy in ("conservative", "equipartition"):
             whole, shown = filled(rows, A, policy=policy), list[float]()
             monkeypatch.setattr(outcome, "AT_ONCE", 1)
-            parts = Filled.of(whole.run, A, 1)
+            parts = FilledSimulation.of(whole.run, A, 1)
             parts.levels = whole.levels
             parts.finish(shown.append)
             monkeypatch.undo()
@@ -360,7 +362,7 @@ class TestReservations:
         self, rows: list[Row], policy: str, restore: int, save: int, migrate: float, kill: int, jobs: int
     ) -> None:
         """Every job ends and runs as long as it needs; a queue that is always full leaves no node empty."""
-        filling = Filling("B", 1, restore, save, 0.5, migrate, kill, jobs, 9, 1)
+        filling = FillingOptions("B", 1, restore, save, 0.5, migrate, kill, jobs, 9, 1)
         found = filled(rows, filling, policy=policy)
         world = found.run.world
 
@@ -371,7 +373,7 @@ class TestReservations:
         assert jobs or used(found, policy).all()
 
 
-def used(found: Filled, policy: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def used(found: FilledSimulation, policy: str) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     """Return which seconds of which nodes are somebody's, of shape ``(nodes, seconds)``; each is one's alone.
 
     A regular job has its nodes while it waits for a container there to be saved, but for that one.
@@ -391,7 +393,7 @@ def used(found: Filled, policy: str) -> np.ndarray[tuple[int, ...], np.dtype[np.
     return np.asarray(((owners > 0) | waits)[:, begin:])
 
 
-def check(found: Filled) -> None:
+def check(found: FilledSimulation) -> None:
     """Compare what containers did with their runs: no node is two's, no work comes from nowhere, none is lost."""
     box, speed = found.box, round(found.filling.efficiency * MILLION)
     complete = box.end != NEVER

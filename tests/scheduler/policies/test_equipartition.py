@@ -17,7 +17,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
 from drom.scheduler.policies.equipartition import decide
 from drom.scheduler.policies.pool_division import divide
-from drom.scheduler.simulator.adaptive import SCALE, Adaptive, parse_adaptive, speeds
+from drom.scheduler.simulator.adaptive import SCALE, PoolModel, parse_adaptive, speeds
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.swf import write_swf
 from hypothesis import given, settings
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FREE = Adaptive(minimum=0.5, maximum=2, shrink=0, expand=0, memory=0)
+FREE = PoolModel(minimum=0.5, maximum=2, shrink=0, expand=0, memory=0)
 """Changes cost nothing, and speedup is linear."""
 
 
 def pool(
-    rows: Sequence[Row], adaptive: Adaptive = FREE, processors: int = NODES, classes: Sequence[int] = ()
+    rows: Sequence[Row], adaptive: PoolModel = FREE, processors: int = NODES, classes: Sequence[int] = ()
 ) -> Simulation:
     """Return a simulation of these jobs under equipartition before its first event."""
     kinds = np.array(classes, np.int64) if classes else None
@@ -166,14 +166,14 @@ class TestTimes:
 
     def test_what_the_paper_measured(self) -> None:
         """By default 86 ms to shrink from 128 to 64 processors, and 67.6 ms to expand again."""
-        world = pool([(0, 1, 1, 128)], Adaptive(), 128).world
+        world = pool([(0, 1, 1, 128)], PoolModel(), 128).world
 
         assert cost(world, 128, 64) / MILLION == pytest.approx(0.086, abs=1e-4)
         assert cost(world, 64, 128) / MILLION == pytest.approx(0.0676, abs=1e-4)
 
     def test_ticks(self) -> None:
         """In a log of milliseconds the same change costs a thousand times as many of them."""
-        world = pool([(0, 1, 1, 128)], Adaptive().by_ticks(1000), 128).world
+        world = pool([(0, 1, 1, 128)], PoolModel().by_ticks(1000), 128).world
 
         assert cost(world, 128, 64) / MILLION == pytest.approx(86, abs=1e-3)
 
@@ -303,7 +303,7 @@ def test_what_jobs_cannot_be(choice: list[str], said: str) -> None:
 
 def test_infinite_is_a_number() -> None:
     """The word that the sentences name is taken, as in `--set max_slowdown=infinite`."""
-    assert parse_adaptive(["parallelism=infinite"]) == Adaptive()
+    assert parse_adaptive(["parallelism=infinite"]) == PoolModel()
 
 
 def test_adaptive_is_for_pools(tmp_path: Path) -> None:

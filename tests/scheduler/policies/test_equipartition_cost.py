@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.compiler import load_policy
-from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.swf import write_swf
 from hypothesis import given, settings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FREE = Adaptive(minimum=0.5, maximum=2, shrink=0, expand=0, memory=0)
+FREE = PoolModel(minimum=0.5, maximum=2, shrink=0, expand=0, memory=0)
 """Linear speedup; changes cost no more than `stall`."""
 
 LONG_AND_SHORT = ((0, 400, 400, 4), (10, 20, 20, 2))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from drom.scheduler.analysis.contracts import check_possible, kept, shortest_times
+from drom.scheduler.analysis.contracts import check_possible, contract_outcome, shortest_times
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
 from drom.scheduler.policies.contract_worth import worth
-from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.classes import uniform
 from drom.workloads.contracts import LARGEST, UNBOUND, Contracts, Terms, draw_contracts
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FREE = Adaptive(minimum=0.5, maximum=2, shrink=0, expand=0, memory=0)
+FREE = PoolModel(minimum=0.5, maximum=2, shrink=0, expand=0, memory=0)
 """Changes cost nothing, and speedup is linear."""
 
 Terms4 = tuple[int, int, int, int]
@@ -46,7 +46,7 @@ def bound(terms: Sequence[Terms4]) -> Contracts:
 
 
 def pool(
-    rows: Sequence[Row], terms: Sequence[Terms4], adaptive: Adaptive = FREE, classes: Sequence[int] = ()
+    rows: Sequence[Row], terms: Sequence[Terms4], adaptive: PoolModel = FREE, classes: Sequence[int] = ()
 ) -> Simulation:
     """Return a simulation of these jobs on eight processors under `payoff` before its first event."""
     kinds = np.array(classes, np.int64) if classes else None
@@ -109,7 +109,7 @@ class TestPolicy:
         run.run()
 
         assert run.world.jobs.start.tolist() == [20, 0, 10]
-        assert kept(run) == {
+        assert contract_outcome(run) == {
             "payoff": 2,
             "payoff_offered": 101,
             "contracts": 3,
@@ -123,14 +123,14 @@ class TestPolicy:
         run.run()
 
         assert run.world.jobs.start.tolist() == [10, 0]
-        assert kept(run)["payoff"] == 5  # type: ignore[index]  # it has contracts
+        assert contract_outcome(run)["payoff"] == 5  # type: ignore[index]  # it has contracts
 
     def test_without_contracts(self) -> None:
         """Nobody pays, so that jobs start in order of the queue, and share the rest equally."""
         run = Simulation.of(workload([(0, 9, 9, 4), (0, 9, 9, 4)]), Machine(NODES), load_policy("payoff"))
 
         assert held(run, 0) == [4, 4]
-        assert kept(run) is None
+        assert contract_outcome(run) is None
 
 
 @given(logs(most=15), st.data())
@@ -154,7 +154,7 @@ def test_what_always_holds(rows: list[Row], data: st.DataObject) -> None:
         assert ((jobs.least[runs] <= jobs.held[runs]) & (jobs.held[runs] <= jobs.most[runs])).all()
         assert free == 0 or (jobs.held[grows] == jobs.most[grows]).all()
         second += 1
-    told = kept(run)
+    told = contract_outcome(run)
 
     assert told is not None
     assert -sum(one[3] for one in terms) <= told["payoff"] <= told["payoff_offered"]
@@ -258,7 +258,7 @@ class TestCommand:
             with nullcontext() if possible else pytest.raises(SchedulerError, match="job 1 takes at least 50 s"):
                 check_possible(run, terms)
             run.run()
-            told = kept(run)
+            told = contract_outcome(run)
 
             assert told is not None
             assert told["soft_deadlines_met"] == possible

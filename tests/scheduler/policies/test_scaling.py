@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from drom.scheduler.engine.state import view
-from drom.scheduler.policies.scaling import SCALE, UNKNOWN, estimate, lost, speed
+from drom.scheduler.policies.scaling import SCALE, UNKNOWN, estimated_rate, lost, speed
 from drom.scheduler.policies.sd_feedback import STEPS, gain, share_of, waste
 from drom.scheduler.simulator.measurement import row_of
 from drom.scheduler.simulator.simulation import Machine
@@ -36,7 +36,7 @@ def amdahl(cores: int, serial: float) -> float:
 @pytest.mark.parametrize("known", [{}, {24: 3.0}, {48: 1.0}])
 def test_nothing_is_known_of_one_size(known: dict[int, float]) -> None:
     """Then a job loses in proportion to its cores."""
-    assert estimate(rates(known), 0, 12) == UNKNOWN
+    assert estimated_rate(rates(known), 0, 12) == UNKNOWN
     assert speed(rates(known), 0, 48, 48) == UNKNOWN
     assert lost(rates(known), 0, 48, 36, 48) == pytest.approx(0.25)
     assert speed(np.zeros((0, 0), np.int64), 0, 48, 48) == UNKNOWN
@@ -53,7 +53,7 @@ def test_amdahls_law_is_found(serial: float, sizes: set[int], cores: int) -> Non
 @pytest.mark.parametrize("known", [{24: 0.5, 48: 1.0}, {24: 1.0, 48: 1.0}])
 def test_without_cores_nothing_is_done(known: dict[int, float]) -> None:
     """However a job scales: who gives away all that it has loses all of it."""
-    assert estimate(rates(known), 0, 0) == 0
+    assert estimated_rate(rates(known), 0, 0) == 0
     assert lost(rates(known), 0, 48, 0, 48) == 1
 
 
@@ -61,8 +61,8 @@ def test_what_was_measured_is_what_counts() -> None:
     """At a measured size, whatever the law says; between two, no more and no less than these allow."""
     row = rates({12: 1.0, 24: 3.9, 36: 4.0})
 
-    assert [estimate(row, 0, size) / SCALE for size in (12, 24, 36)] == pytest.approx([0.25, 0.975, 1.0])
-    assert 0.975 <= estimate(row, 0, 30) / SCALE <= 1.0
+    assert [estimated_rate(row, 0, size) / SCALE for size in (12, 24, 36)] == pytest.approx([0.25, 0.975, 1.0])
+    assert 0.975 <= estimated_rate(row, 0, 30) / SCALE <= 1.0
 
 
 @given(
@@ -72,7 +72,7 @@ def test_what_was_measured_is_what_counts() -> None:
 def test_an_estimate_is_held_between_its_neighbours(known: dict[int, float], cores: int) -> None:
     """Where rates rise by no more than in proportion: no slower than with fewer cores, no faster than with more."""
     row = rates(known)
-    found = estimate(row, 0, cores)
+    found = estimated_rate(row, 0, cores)
     assert np.isfinite(found)
     assert found > 0
     below = max((size for size in known if size <= cores), default=0)

@@ -11,7 +11,7 @@ import pytest
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, RIGID, RUNNING
-from drom.scheduler.simulator.adaptive import Adaptive
+from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.classes import Shares
 from drom.workloads.classes import classes as classes_of
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FREE = Adaptive(minimum=1, maximum=1, shrink=0, expand=0, memory=0)
+FREE = PoolModel(minimum=1, maximum=1, shrink=0, expand=0, memory=0)
 """Changes cost nothing, and speedup is linear."""
 
 
 def pool(
-    rows: Sequence[Row], evolving: str = "", adaptive: Adaptive = FREE, classes: Sequence[int] = (), seed: int = 1
+    rows: Sequence[Row], evolving: str = "", adaptive: PoolModel = FREE, classes: Sequence[int] = (), seed: int = 1
 ) -> Simulation:
     """Return a simulation of these jobs on eight processors under equipartition before its first event."""
     kinds = np.array(classes, np.int64) if classes else None

@@ -11,9 +11,9 @@ from drom.scheduler.engine.compiler import compile_program
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.sd_policy.outcome import Outcome
 from drom.scheduler.reproduction.sd_policy.real import completed, report
-from drom.scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of, policy_of
+from drom.scheduler.reproduction.sd_policy.real.emulation import Emulation, curves_of, policy_of
 from drom.scheduler.reproduction.sd_policy.real.figures import result_of
-from drom.scheduler.reproduction.sd_policy.real.measured import Amount, calibrate, enough_cores
+from drom.scheduler.reproduction.sd_policy.real.measured import WorkModel, calibrate, enough_cores
 from drom.scheduler.reproduction.sd_policy.real.running import Task, run
 from drom.scheduler.reproduction.sd_policy.real.settings import CORES, NODES, POLICIES, REHEARSED, SCALES, SEEDS
 from drom.scheduler.reproduction.sd_policy.tables import workload_5
@@ -30,7 +30,7 @@ PARTS = (REHEARSAL, CORES.name, NODES.name)
 CALIBRATION = "calibration.json"
 
 
-class Wanted(NamedTuple):
+class RunSelection(NamedTuple):
     """The options of the command; None: as in the settings."""
 
     parts: Sequence[str] = PARTS
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
         ]
 
 
-def left(wanted: Wanted, out: Path) -> list[Task]:
+def left(wanted: RunSelection, out: Path) -> list[Task]:
     """Return the runs that are yet to be made, and create folders for them.
 
     Raises SchedulerError if existing runs have other options, if results cannot be written, and without two cores for
@@ -86,7 +86,7 @@ def make_all(tasks: Sequence[Task], out: Path, show: Callable[[float], None]) ->
         done += weight
 
 
-def _amounts(out: Path) -> dict[str, Amount]:
+def _amounts(out: Path) -> dict[str, WorkModel]:
     """Return the measured speeds of the programs on real cores: measured once, so that all runs have the same work."""
     amounts = _measured(out)
     if not amounts:
@@ -95,19 +95,19 @@ def _amounts(out: Path) -> dict[str, Amount]:
     return amounts
 
 
-def _measured(out: Path) -> dict[str, Amount]:
+def _measured(out: Path) -> dict[str, WorkModel]:
     """Return the stored measurements; empty if there are none. Raises SchedulerError if they cannot be read."""
     path = out / "workload-5" / CALIBRATION
     if not path.exists():
         return {}
     try:
-        return {name: Amount(**one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}
+        return {name: WorkModel(**one) for name, one in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, TypeError) as error:
         msg = f"{path} cannot be read: remove it, or name another --out."
         raise SchedulerError(msg) from error
 
 
-def rehearse(wanted: Wanted, out: Path, show: Callable[[float], None]) -> dict[str, list[Pair]]:
+def rehearse(wanted: RunSelection, out: Path, show: Callable[[float], None]) -> dict[str, list[Pair]]:
     """Return simulations of the live scheduler for each seed by curves, including measured curves if there are any."""
     if REHEARSAL not in wanted.parts:
         return {}
@@ -122,7 +122,7 @@ def rehearse(wanted: Wanted, out: Path, show: Callable[[float], None]) -> dict[s
         static, *others = (
             result_of(told, told["made"], 1.0)
             for policy in (REHEARSED if curves.name == "mixed" else POLICIES)
-            for told in [Rehearsal(seed, policy, curves, first, compression).run()]
+            for told in [Emulation(seed, policy, curves, first, compression).run()]
         )
         for name, shared in zip((curves.name, f"{curves.name} with feedback"), others, strict=False):
             found.setdefault(name, []).append(report.Pair(static, shared))

@@ -22,7 +22,7 @@ SCHEMA = 1
 NAME = "run.json"
 
 
-class Kept(NamedTuple):
+class CompletedRun(NamedTuple):
     """A run: its task, its result, the seconds that each job lost, and the joules that RAPL counted."""
 
     task: Task
@@ -43,7 +43,7 @@ def keep(out: Path, task: Task, told: Mapping[str, Any]) -> None:
     write_value(_basis(task) | {"told": told}, folder / NAME)
 
 
-def find(out: Path, task: Task) -> Kept | None:
+def find(out: Path, task: Task) -> CompletedRun | None:
     """Return a completed run, None if there is none. Raises SchedulerError for one of other options or unreadable."""
     path = folder_of(out, task) / NAME
     if not path.exists():
@@ -55,7 +55,7 @@ def find(out: Path, task: Task) -> Kept | None:
     return _kept(task, value)
 
 
-def all_in(out: Path) -> list[Kept]:
+def all_in(out: Path) -> list[CompletedRun]:
     """Return all runs in a folder. Raises SchedulerError for one that cannot be read."""
     values = [_read(path) for path in sorted(out.glob(f"workload-5/*/seed-*/*/{NAME}"))]
     return [_kept(Task(**value["task"]), value) for value in values]
@@ -78,10 +78,10 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
-def _kept(task: Task, value: Mapping[str, Any]) -> Kept:
+def _kept(task: Task, value: Mapping[str, Any]) -> CompletedRun:
     told = value["told"]
     said = {int(number): words for number, words in told["said"].items()}
-    return Kept(task, _result(task, told), latencies(told, said), told["joules"])
+    return CompletedRun(task, _result(task, told), latencies(told, said), told["joules"])
 
 
 def _result(task: Task, told: Mapping[str, Any]) -> Result:

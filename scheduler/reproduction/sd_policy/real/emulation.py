@@ -20,7 +20,7 @@ from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import User
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import Spec, name_of
-from drom.scheduler.reproduction.sd_policy.real.jobs import Made, limit_of, make, measured_speeds, speeds
+from drom.scheduler.reproduction.sd_policy.real.jobs import PlannedJob, limit_of, make, measured_speeds, speeds
 from drom.scheduler.reproduction.sd_policy.real.settings import NODES, REHEARSED, ROLES
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def curves_of(half: Mapping[str, float] | None = None) -> list[Curves]:
 class _Program:
     """A running job: the work that it has left, and the cores that it holds by node."""
 
-    def __init__(self, job: Job, made: Made, curves: Curves, now: float) -> None:
+    def __init__(self, job: Job, made: PlannedJob, curves: Curves, now: float) -> None:
         self.job, self._curve, self._balanced = job, curves.speeds[made.application], curves.balanced
         self.cores = dict(job.shares)
         self._left, self._since = made.run_time, now
@@ -99,7 +99,7 @@ class _Program:
         return self._since + max(0.0, self._left) / self.speed()
 
 
-class Rehearsal:
+class Emulation:
     """A simulation of the first jobs of workload 5 under a policy, with their time limits in a run."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Rehearsal:
         self._cluster = Cluster(policy_of(policy), Settings(silence=_FOR_EVER))
         self._curves = curves
         self._programs: dict[int, _Program] = {}
-        self._events: list[tuple[float, int, Made | tuple[int, int]]] = []
+        self._events: list[tuple[float, int, PlannedJob | tuple[int, int]]] = []
         self._turns = itertools.count()
         self._entries: list[dict[str, Any]] = []
         self._now = 0.0
@@ -134,7 +134,7 @@ class Rehearsal:
             self._now, _, what = heapq.heappop(self._events)
             if self._cluster.policy.measures:
                 self._measure()
-            if isinstance(what, Made):
+            if isinstance(what, PlannedJob):
                 self._submit(what)
             else:
                 over += self._come_to_end(*what)
@@ -147,9 +147,11 @@ class Rehearsal:
         for program in self._programs.values():
             paces = tuple(program.measure(self._now))
             if paces:
-                self._cluster.heard(program.job.launcher, say.Alive(program.job.launcher, self._now, paces), self._now)
+                self._cluster.on_message(
+                    program.job.launcher, say.Alive(program.job.launcher, self._now, paces), self._now
+                )
 
-    def _submit(self, made: Made) -> None:
+    def _submit(self, made: PlannedJob) -> None:
         limit = round(limit_of(made, NODES, self._compression) * self._compression)
         spec = Spec(("program",), name=made.application, nodes=made.nodes, time=limit, folder="/")
         self._cluster.submit(spec, _USER, self._now)
@@ -163,7 +165,7 @@ class Rehearsal:
 
     def _end(self, node: str, number: int, attempt: int, status: int) -> None:
         self._programs.pop(number, None)
-        self._cluster.heard(node, say.Ended(number, attempt, status, self._now, 0.0, 0), self._now)
+        self._cluster.on_message(node, say.Ended(number, attempt, status, self._now, 0.0, 0), self._now)
 
     def _settle(self) -> None:
         """Exchange messages between scheduler and nodes until none is left."""
@@ -184,7 +186,7 @@ class Rehearsal:
     def _hear(self, node: str, message: say.ToAgent) -> None:
         if isinstance(message, say.Start):
             job = self._cluster.jobs[message.job]
-            self._cluster.heard(node, say.Started(message.job, message.attempt, 1, self._now), self._now)
+            self._cluster.on_message(node, say.Started(message.job, message.attempt, 1, self._now), self._now)
             if job.started is not None:
                 program = _Program(job, self._made[message.job - 1], self._curves, self._now)
                 self._programs[job.number] = program
@@ -193,7 +195,7 @@ class Rehearsal:
             if resized := self._programs.get(message.job):
                 resized.resize(node, message.cores, self._now)
                 self._expect(resized)
-            self._cluster.heard(node, say.Resized(message.job, message.attempt, message.cores), self._now)
+            self._cluster.on_message(node, say.Resized(message.job, message.attempt, message.cores), self._now)
         elif isinstance(message, say.Signal):
             self._end(node, message.job, message.attempt, -message.signal)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drom.scheduler.analysis.schedule import Schedule
-    from drom.scheduler.reproduction.sd_policy.real.jobs import Made
+    from drom.scheduler.reproduction.sd_policy.real.jobs import PlannedJob
     from drom.workloads.workload import Floats, Workload
 
 _TIMES = ("submitted", "started", "ended")
@@ -38,7 +38,7 @@ class Result(NamedTuple):
         return found
 
 
-def result_of(told: Mapping[str, Any], made: Mapping[int, Made], compression: float) -> Result:
+def result_of(told: Mapping[str, Any], made: Mapping[int, PlannedJob], compression: float) -> Result:
     """Return the result of a run from a scheduler's answer to `history`.
 
     Slowdowns are over the generated run times of jobs, on all cores of their nodes.

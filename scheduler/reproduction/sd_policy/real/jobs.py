@@ -24,7 +24,7 @@ from drom.workloads.mix import TABLE_2, applications
 from drom.workloads.speedup import downey
 
 
-class Made(NamedTuple):
+class PlannedJob(NamedTuple):
     """A job; times are in seconds of the workload, and `run_time` is on all cores of its nodes."""
 
     number: int
@@ -35,7 +35,7 @@ class Made(NamedTuple):
     requested: int
 
 
-def make(scale: Scale, seed: int) -> list[Made]:
+def make(scale: Scale, seed: int) -> list[PlannedJob]:
     """Return the jobs of a scale in order of submission."""
     generator, fit, count = np.random.default_rng(seed), FITS[FIT], scale.jobs
     row = applications(np.arange(1, count + 1), seed)
@@ -50,7 +50,7 @@ def make(scale: Scale, seed: int) -> list[Made]:
     submit = arrivals(fit, count, span, generator)
     submit -= submit[0]
     return [
-        Made(i + 1, TABLE_2[row[i]].name, int(submit[i]), int(nodes[i]), float(run[i]), int(requested[i]))
+        PlannedJob(i + 1, TABLE_2[row[i]].name, int(submit[i]), int(nodes[i]), float(run[i]), int(requested[i]))
         for i in range(count)
     ]
 
@@ -67,7 +67,7 @@ def speeds(application: str, curves: str, cores: int = NODES.cores) -> list[floa
     return [float(speed) for speed in found / found[-1]]
 
 
-def limit_of(job: Made, scale: Scale, compression: float) -> int:
+def limit_of(job: PlannedJob, scale: Scale, compression: float) -> int:
     """Return the time limit of a job in seconds of the run."""
     return math.ceil(scale.patience * job.requested / compression) + MARGIN
 

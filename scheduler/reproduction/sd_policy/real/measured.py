@@ -19,7 +19,7 @@ REPEATS = 3
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-class Amount(NamedTuple):
+class WorkModel(NamedTuple):
     """The time of a program is ``start + slope * units ** (1 / exponent)`` seconds on all cores."""
 
     start: float
@@ -34,16 +34,16 @@ class Amount(NamedTuple):
         return max(6, 6 * round(units / 6))
 
 
-def calibrate() -> dict[str, Amount]:
+def calibrate() -> dict[str, WorkModel]:
     """Measure every program alone, as the least of a few times. Raises SchedulerError for one that fails."""
-    found: dict[str, Amount] = {}
+    found: dict[str, WorkModel] = {}
     for application, role in ROLES.items():
         few, many = role.sizes
         short, long, single = (_seconds(application, *what) for what in ((few, 2), (many, 2), (many, 1)))
         low, high = few ** (1 / role.exponent), many ** (1 / role.exponent)
         slope = max(1e-12, (long - short) / (high - low))
         start = max(0.0, short - slope * low)
-        found[application] = Amount(start, slope, role.exponent, (long - start) / max(1e-9, single - start))
+        found[application] = WorkModel(start, slope, role.exponent, (long - start) / max(1e-9, single - start))
     return found
 
 

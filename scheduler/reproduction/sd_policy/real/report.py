@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from drom.scheduler.reproduction.sd_policy.paper import Given
-    from drom.scheduler.reproduction.sd_policy.real.completed import Kept
+    from drom.scheduler.reproduction.sd_policy.real.completed import CompletedRun
     from drom.scheduler.reproduction.sd_policy.real.figures import Result
 
 FIGURE_9 = {
@@ -46,7 +46,7 @@ class Pair(NamedTuple):
         return 0.0 if found is None else found
 
 
-def pairs(runs: Iterable[Kept]) -> dict[str, list[Pair]]:
+def pairs(runs: Iterable[CompletedRun]) -> dict[str, list[Pair]]:
     """Return the pairs of each scale: the seeds of which both runs are complete, with the same options."""
     found: dict[str, list[Pair]] = {name: [] for name in SCALES}
     kept = {run.task: run for run in runs}
@@ -90,13 +90,13 @@ def _mean_row(place: str, what: str, unit: str, given: Given, values: Sequence[f
     return Row(place, what + half, unit, given, float(np.mean(values)))
 
 
-def notes(runs: Sequence[Kept]) -> list[str]:
+def notes(runs: Sequence[CompletedRun]) -> list[str]:
     """Return sentences on the completed runs and their latencies."""
     found = [_about(name, [run for run in runs if run.task.scale == name]) for name in (NODES.name, CORES.name)]
     return [sentence for sentences in found for sentence in sentences]
 
 
-def _about(name: str, runs: Sequence[Kept]) -> Iterator[str]:
+def _about(name: str, runs: Sequence[CompletedRun]) -> Iterator[str]:
     scale = SCALES[name]
     if not runs:
         yield f"There is no run of {scale.title}."

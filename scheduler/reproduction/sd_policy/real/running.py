@@ -17,15 +17,15 @@ from drom.scheduler.reproduction.sd_policy.real.jobs import limit_of, make, spee
 from drom.scheduler.reproduction.sd_policy.real.measured import program
 from drom.scheduler.reproduction.sd_policy.real.rapl import Meter
 from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, POLICIES, SCALES
-from drom.scheduler.testbed.local import Client, agents, await_that, scheduler
+from drom.scheduler.testbed.local import Client, agents, await_condition, scheduler
 
 from dromlib import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from drom.scheduler.reproduction.sd_policy.real.jobs import Made
-    from drom.scheduler.reproduction.sd_policy.real.measured import Amount
+    from drom.scheduler.reproduction.sd_policy.real.jobs import PlannedJob
+    from drom.scheduler.reproduction.sd_policy.real.measured import WorkModel
     from drom.scheduler.reproduction.sd_policy.real.settings import Scale
 
 LOOK_S = 1.0
@@ -45,7 +45,7 @@ class Task(NamedTuple):
     compression: float
     curves: str = "mixed"
 
-    def jobs(self) -> list[Made]:
+    def jobs(self) -> list[PlannedJob]:
         """Return the jobs of the run."""
         return make(SCALES[self.scale], self.seed)[: self.first]
 
@@ -54,7 +54,7 @@ class Task(NamedTuple):
         return sum(job.nodes * job.run_time for job in self.jobs()) / SCALES[self.scale].nodes / self.compression
 
 
-def run(task: Task, amounts: Mapping[str, Amount], show: Callable[[float], None]) -> dict[str, Any]:
+def run(task: Task, amounts: Mapping[str, WorkModel], show: Callable[[float], None]) -> dict[str, Any]:
     """Make a run and return the scheduler's history of it, the output of jobs in `said`, and the `joules` by RAPL.
 
     `amounts` are those of work on real cores (`calibration`). Raises ControlError if the cluster does not start, and
@@ -80,7 +80,7 @@ def run(task: Task, amounts: Mapping[str, Amount], show: Callable[[float], None]
     return told | {"said": said, "joules": joules}
 
 
-def spec_of(job: Made, task: Task, amounts: Mapping[str, Amount], folder: Path) -> Spec:
+def spec_of(job: PlannedJob, task: Task, amounts: Mapping[str, WorkModel], folder: Path) -> Spec:
     """Return the submission of a job."""
     scale = SCALES[task.scale]
     seconds = job.run_time / task.compression
@@ -112,7 +112,7 @@ def _options(scale: Scale) -> list[str]:
 
 
 def _submit_all(
-    client: Client, jobs: list[Made], specs: list[Spec], compression: float, show: Callable[[float], None]
+    client: Client, jobs: list[PlannedJob], specs: list[Spec], compression: float, show: Callable[[float], None]
 ) -> list[int]:
     """Submit each job when it is due; return the numbers of the jobs."""
     numbers: list[int] = []
@@ -140,7 +140,7 @@ def _clear(client: Client) -> None:
     for job in client.ask("queue")["jobs"]:
         with contextlib.suppress(ControlError):  # it may have ended meanwhile
             client.ask("cancel", job=job["job"])
-    await_that(lambda: not client.ask("queue")["jobs"])
+    await_condition(lambda: not client.ask("queue")["jobs"])
 
 
 def _said(path: Path) -> str:

@@ -14,11 +14,11 @@ from drom.agent.bench.distribution import situations
 from drom.agent.placement.kernel import distributor
 from drom.agent.placement.kernel.distributor import (
     UNLIMITED,
-    Demand,
     Distributor,
     Infeasible,
     Objective,
     Placement,
+    TaskRequest,
     split_cores,
 )
 from hypothesis import given, settings
@@ -52,7 +52,7 @@ def machine(*sockets: Sequence[int]) -> list[Core]:
 NODE = machine([24], [24])
 
 
-def place(cores: Sequence[Core], demands: Sequence[Demand], budget: int = UNLIMITED) -> Placement:
+def place(cores: Sequence[Core], demands: Sequence[TaskRequest], budget: int = UNLIMITED) -> Placement:
     """Place what can be placed, and check it."""
     placement = Distributor(cores, budget).place(demands)
     assert isinstance(placement, Placement)
@@ -60,14 +60,16 @@ def place(cores: Sequence[Core], demands: Sequence[Demand], budget: int = UNLIMI
     return placement
 
 
-def tasks(job: str, count: int, cores: int, *current: int) -> list[Demand]:
+def tasks(job: str, count: int, cores: int, *current: int) -> list[TaskRequest]:
     """Build the tasks `job`0, `job`1, ... of one job."""
-    return [Demand(f"{job}{n}", job, cores, current[n] if current else 0) for n in range(count)]
+    return [TaskRequest(f"{job}{n}", job, cores, current[n] if current else 0) for n in range(count)]
 
 
-def again(demands: Sequence[Demand], placement: Placement, **cores: int) -> list[Demand]:
+def again(demands: Sequence[TaskRequest], placement: Placement, **cores: int) -> list[TaskRequest]:
     """Build the same demands from where they were placed, some jobs with another number of cores."""
-    return [Demand(d.task, d.job, cores.get(str(d.job), d.cores), placement.masks[d.task], d.fixed) for d in demands]
+    return [
+        TaskRequest(d.task, d.job, cores.get(str(d.job), d.cores), placement.masks[d.task], d.fixed) for d in demands
+    ]
 
 
 def sockets_of(placement: Placement, job: str) -> list[tuple[int, int]]:
@@ -76,7 +78,7 @@ def sockets_of(placement: Placement, job: str) -> list[tuple[int, int]]:
     return [((mask & HALF).bit_count(), (mask >> 24).bit_count()) for mask in masks]
 
 
-def random_case(rng: random.Random) -> tuple[list[Core], list[Demand]]:
+def random_case(rng: random.Random) -> tuple[list[Core], list[TaskRequest]]:
     """Draw a machine of up to 9 cores and up to 4 tasks, some with cores today, some fixed, sometimes too many."""
     sockets = [[rng.randint(1, 3) for _ in range(rng.choice([1, 1, 2]))] for _ in range(rng.randint(1, 4))]
     cores = machine(*sockets)[:9]
@@ -89,7 +91,7 @@ def random_case(rng: random.Random) -> tuple[list[Core], list[Demand]]:
         fixed = current > 0 and rng.random() < 0.15
         wanted = current.bit_count() if fixed else rng.randint(1, max(1, min(left - number + task + 1, 5)))
         left -= wanted
-        demands.append(Demand(task, jobs[task], wanted, current, fixed))
+        demands.append(TaskRequest(task, jobs[task], wanted, current, fixed))
     return cores, demands
 
 
@@ -147,10 +149,10 @@ class TestAgainstReference:
         """Two sockets of one domain are solved exactly whatever the budget."""
         cores = machine([rng.randint(1, 30)], [rng.randint(1, 30)])
         left = len(cores)
-        demands: list[Demand] = []
+        demands: list[TaskRequest] = []
         while left > 0:
             wanted = rng.randint(1, left)
-            demands.append(Demand(len(demands), rng.randint(0, 4), wanted))
+            demands.append(TaskRequest(len(demands), rng.randint(0, 4), wanted))
             left -= wanted
 
         assert place(cores, demands, 0).exact
@@ -169,7 +171,7 @@ def test_any_budget_is_valid(rng: random.Random, budget: int) -> None:
         fixed = current > 0 and rng.random() < 0.1
         wanted = current.bit_count() if fixed else rng.randint(1, 8)
         if wanted <= left:
-            demands.append(Demand(task, rng.randint(0, 5), wanted, current, fixed))
+            demands.append(TaskRequest(task, rng.randint(0, 5), wanted, current, fixed))
             left -= wanted
 
     answer = Distributor(cores, budget).place(demands)
@@ -270,7 +272,7 @@ class TestRules:
     def test_fixed_tasks_stay(self) -> None:
         """A fixed task keeps its scattered cores to the last CPU while the others are laid out around it."""
         pinned = 0b1000_0001 | 1 << 30
-        demands = [Demand("p", "p", 3, pinned, fixed=True), *tasks("m", 1, 20, HALF & ~pinned), *tasks("g", 1, 20)]
+        demands = [TaskRequest("p", "p", 3, pinned, fixed=True), *tasks("m", 1, 20, HALF & ~pinned), *tasks("g", 1, 20)]
         placement = place(NODE, demands)
 
         assert placement.masks["p"] == pinned
@@ -278,13 +280,13 @@ class TestRules:
 
     def test_fixed_task_of_another_size(self) -> None:
         """A fixed task whose count is not what it holds is refused with both figures."""
-        answer = Distributor(NODE).place([Demand("p", "p", 4, 0b111, fixed=True)])
+        answer = Distributor(NODE).place([TaskRequest("p", "p", 4, 0b111, fixed=True)])
 
         assert answer == Infeasible("task p is fixed on 3 cores, but asks for 4")
 
     def test_two_tasks_fixed_on_one_core(self) -> None:
         """Two tasks fixed on the same core are refused by name."""
-        answer = Distributor(NODE).place([Demand(n, n, 1, 1, fixed=True) for n in "ab"])
+        answer = Distributor(NODE).place([TaskRequest(n, n, 1, 1, fixed=True) for n in "ab"])
 
         assert answer == Infeasible("tasks a and b are fixed on the same core")
 
@@ -299,7 +301,7 @@ class TestRules:
     def test_whole_cores_with_all_threads(self) -> None:
         """A core of two threads is given whole, also to a task that held one of its threads."""
         cores = [(n // 4, n // 4, 1 << n | 1 << (n + 8)) for n in range(8)]
-        placement = place(cores, [Demand("m", "m", 3, 0b111), Demand("g", "g", 4)])
+        placement = place(cores, [TaskRequest("m", "m", 3, 0b111), TaskRequest("g", "g", 4)])
 
         assert placement.masks == {"m": 0b111 | 0b111 << 8, "g": 0xF0 | 0xF0 << 8}
         assert placement.objective == Objective(0, 0, 0, 0)
@@ -307,7 +309,7 @@ class TestRules:
     def test_threads_as_units(self) -> None:
         """More tasks than cores are placed by thread."""
         cores = [(n // 4, n // 4, 1 << n | 1 << (n + 8)) for n in range(8)]
-        demands = [Demand(n, n % 2, 1) for n in range(16)]
+        demands = [TaskRequest(n, n % 2, 1) for n in range(16)]
 
         assert isinstance(Distributor(cores).place(demands), Infeasible)
         assert place(split_cores(cores), demands).objective == Objective(0, 0, 0, 0)
@@ -336,7 +338,7 @@ class TestRules:
 
     def test_unknown_cpus_are_ignored(self) -> None:
         """CPUs that are not of this machine, such as offline ones, do not count as held."""
-        assert place(NODE, [Demand("a", "a", 2, 1 << 100 | 1)]).objective == Objective(0, 0, 0, 1)
+        assert place(NODE, [TaskRequest("a", "a", 2, 1 << 100 | 1)]).objective == Objective(0, 0, 0, 1)
 
     @pytest.mark.parametrize("name", ["all new", "unchanged", "arrival"])
     def test_large_machine(self, name: str) -> None:

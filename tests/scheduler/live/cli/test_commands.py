@@ -13,7 +13,7 @@ import pytest
 import typer
 from drom.agent.cli.usage import usage_sentence
 from drom.agent.config.options import OPTIONS
-from drom.agent.control.remote import Remote
+from drom.agent.control.remote import RemoteAddress
 from drom.agent.errors import ControlError, RefusedError
 from drom.agent.observe.log import Log
 from drom.scheduler.errors import SchedulerError
@@ -168,7 +168,7 @@ def test_a_scheduler_elsewhere_is_named_as_agents_name_theirs(text: str) -> None
     """With or without what stands before an address."""
     found = commands._where(text)
 
-    assert isinstance(found, Remote)
+    assert isinstance(found, RemoteAddress)
     assert (found.address, found.host) == ("node1:9467", "node1")
 
 
@@ -237,7 +237,7 @@ def test_a_folder_on_the_nodes_of_another_machine_is_not_looked_for(
     submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be there alone."""
-    monkeypatch.setattr(commands, "_where", lambda _: Remote("node1:9467", Path("/")))
+    monkeypatch.setattr(commands, "_where", lambda _: RemoteAddress("node1:9467", Path("/")))
     submit("--chdir", "/nosuch", "--", "true")
 
     assert [job["folder"] for job in submitted] == ["/nosuch"]

@@ -447,7 +447,7 @@ def test_who_waits_for_many_is_looked_at_for_the_one_that_changed(tmp_path: Path
     for number in range(1, 21):
         assert here.cluster.waits_for(collects.number) == list(range(number, 21))
         here.settle()
-        here.cluster.heard("n0", say.Ended(number, 1, 0, here.now, 0.0, 0), here.now)
+        here.cluster.on_message("n0", say.Ended(number, 1, 0, here.now, 0.0, 0), here.now)
         here.nodes["n0"].known.clear()
         assert set(here.cluster.unsaved) == {number}
         here.send()

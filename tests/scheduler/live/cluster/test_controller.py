@@ -11,7 +11,7 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.engine.state import FREE, RUNNERS, WAKE
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE
-from drom.scheduler.live.cluster.controller import GROUPS, ROOM, Controller, Demand
+from drom.scheduler.live.cluster.controller import GROUPS, ROOM, Controller, JobRequest
 from drom.scheduler.simulator.measurement import row_of, size_of
 from drom.scheduler.simulator.simulation import Machine
 
@@ -90,7 +90,7 @@ def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list
         for job in sorted(np.flatnonzero(ends == now).tolist(), key=lambda job: int(run.world.order[job])):
             controller.ended(job, int(now))
         for job in np.flatnonzero(jobs.submit == now).tolist():
-            controller.submit(job, Demand(int(jobs.nodes[job]), int(jobs.requested[job]), MALLEABLE), int(now))
+            controller.submit(job, JobRequest(int(jobs.nodes[job]), int(jobs.requested[job]), MALLEABLE), int(now))
         for number in controller.turn(int(now)):
             started[number] = (int(now), controller.nodes_of(number))
         assert not controller.faults
@@ -134,9 +134,9 @@ def test_a_node_of_any_number_is_taken_in() -> None:
     far = 3 * ROOM + 5
     controller = cluster("slurm", "interval=1", "reservations=nodes", nodes=0)
     controller.allow("gpu=1", [1, far])
-    controller.restore(1, Demand(1, 60), {far - 1: CORES}, start=10, limit=60)
+    controller.restore(1, JobRequest(1, 60), {far - 1: CORES}, start=10, limit=60)
     controller.node_up(far)
-    controller.submit(2, Demand(1, 60, group="gpu=1"), 20)
+    controller.submit(2, JobRequest(1, 60, group="gpu=1"), 20)
 
     assert controller.turn(20) == [2]
     assert (controller.nodes_of(1), controller.nodes_of(2)) == ([far - 1], [far])
@@ -146,11 +146,11 @@ def test_groups_of_which_no_job_is_left_are_forgotten() -> None:
     """However many there ever were, a policy looks at those of jobs that wait or run, on whose nodes these stay."""
     controller = cluster("slurm", "interval=1", "reservations=nodes")
     controller.allow("gpu=1", [NODES - 1])
-    controller.submit(0, Demand(1, 60, group="gpu=1"), 0)
+    controller.submit(0, JobRequest(1, 60, group="gpu=1"), 0)
     forgotten = []
     for number in range(1, 1000):
         forgotten += controller.allow(f"memory={number}", [0])
-        controller.submit(number, Demand(1, 60, group=f"memory={number}"), 0)
+        controller.submit(number, JobRequest(1, 60, group=f"memory={number}"), 0)
         controller.withdraw(number)
 
     assert len(controller.world.nodes.allowed) <= 2 * GROUPS
@@ -163,8 +163,8 @@ def test_a_node_that_comes_later_is_for_the_groups_that_it_can_host() -> None:
     controller = cluster("slurm", "interval=1", "reservations=nodes")
     controller.allow("gpu=1", [0])
     controller.allow("memory=1", [0])
-    controller.submit(1, Demand(2, 60, group="gpu=1"), 0)
-    controller.submit(2, Demand(1, 60, group="memory=1"), 0)
+    controller.submit(1, JobRequest(2, 60, group="gpu=1"), 0)
+    controller.submit(2, JobRequest(1, 60, group="memory=1"), 0)
     controller.allow_on(NODES, ["gpu=1"])
     controller.node_up(NODES)
     controller.allow_on(0, ["gpu=1", "unknown"])
@@ -182,7 +182,7 @@ def test_there_are_as_many_groups_as_jobs_want() -> None:
     controller = cluster("slurm", "interval=1", "reservations=nodes", nodes=count)
     for number in range(count):
         assert controller.allow(f"node={number}", [number]) == []
-        controller.submit(number, Demand(1, 60, group=f"node={number}"), 0)
+        controller.submit(number, JobRequest(1, 60, group=f"node={number}"), 0)
 
     assert controller.turn(1) == list(range(count))
     assert [controller.nodes_of(number) for number in range(count)] == [[number] for number in range(count)]
@@ -200,12 +200,12 @@ def test_a_job_joins_the_queue_without_a_look_at_all_in_it(monkeypatch: pytest.M
     monkeypatch.setattr(Controller, "_rank", look)
     controller = cluster("easy", nodes=0)
     for number in range(1000):
-        controller.submit(number, Demand(1, 60, priority=-(number % 2)), 0)
+        controller.submit(number, JobRequest(1, 60, priority=-(number % 2)), 0)
     looks.clear()
-    controller.submit(1000, Demand(1, 60, priority=1), 0)
+    controller.submit(1000, JobRequest(1, 60, priority=1), 0)
     assert len(looks) < 20
 
-    controller.submit(1001, Demand(1, 60), 0)
+    controller.submit(1001, JobRequest(1, 60), 0)
     order = sorted(range(1002), key=controller.place)
     assert order == [1000, *range(0, 1000, 2), 1001, *range(1, 1000, 2)]
 
@@ -214,17 +214,17 @@ def test_room_for_more_jobs_takes_little_memory_at_once() -> None:
     """One job of many comes upon full tables: it pays for new ones, within the bound of a request."""
     controller = cluster("easy", nodes=NODES)
     for number in range(NODES):
-        controller.submit(number, Demand(1, 60), 0)
+        controller.submit(number, JobRequest(1, 60), 0)
     assert controller.turn(0) == list(range(NODES))
     placed = [controller.nodes_of(number) for number in range(NODES)]
     full = 20_000
     for number in range(NODES, full):
-        controller.submit(number, Demand(1, 60), 0)
+        controller.submit(number, JobRequest(1, 60), 0)
     room = len(controller.world.queue)
     for number in range(full, room):
-        controller.submit(number, Demand(1, 60), 0)
+        controller.submit(number, JobRequest(1, 60), 0)
     with cost() as paid:
-        controller.submit(room, Demand(1, 60), 0)
+        controller.submit(room, JobRequest(1, 60), 0)
 
     assert len(controller.world.queue) > room
     assert paid.peak < 10e6
@@ -235,8 +235,8 @@ def test_room_for_more_jobs_takes_little_memory_at_once() -> None:
 def test_a_limit_that_was_stretched_before_a_restart_does_not_fall() -> None:
     """What the job had lost by then is not known, only what it was promised."""
     controller = cluster("sd", "interval=1", "max_slowdown=infinite", "reservations=nodes", "recompute=1", nodes=1)
-    controller.restore(1, Demand(1, 3600, MALLEABLE), {0: CORES}, start=0, limit=4800)
-    controller.submit(2, Demand(1, 60), 3700)
+    controller.restore(1, JobRequest(1, 3600, MALLEABLE), {0: CORES}, start=0, limit=4800)
+    controller.submit(2, JobRequest(1, 60), 3700)
     controller.turn(3700)
 
     assert controller.limit(1) == 4800
@@ -305,10 +305,10 @@ def test_a_placement_that_is_half_right_changes_nothing(wrong: int, tmp_path: Pa
     """The job waits on and its fault is told; the same answer's other jobs start; no node and no core is lost."""
     (tmp_path / "half.py").write_text(HALF_RIGHT, encoding="utf-8")
     controller = cluster(str(tmp_path / "half.py"))
-    controller.submit(1, Demand(2, 600, MALLEABLE), 0)
+    controller.submit(1, JobRequest(2, 600, MALLEABLE), 0)
     assert controller.turn(0) == [1]
     before = [controller.residents(node) for node in range(NODES)]
-    controller.submit(2, Demand(4, wrong, MALLEABLE, priority=1), 10)
+    controller.submit(2, JobRequest(4, wrong, MALLEABLE, priority=1), 10)
     assert controller.turn(10) == []
     assert [fault.job for fault in controller.faults] == [2]
     assert controller.fault_of(2) == controller.faults[0].text
@@ -316,12 +316,12 @@ def test_a_placement_that_is_half_right_changes_nothing(wrong: int, tmp_path: Pa
     assert controller.waits(2)
     assert controller.world.scalars[FREE] == NODES - 2
 
-    controller.submit(3, Demand(6, 60), 20)
+    controller.submit(3, JobRequest(6, 60), 20)
     assert controller.turn(20) == [3]
     controller.withdraw(2)
     for number in (1, 3):
         controller.ended(number, 30)
-    controller.submit(4, Demand(NODES, 60), 30)
+    controller.submit(4, JobRequest(NODES, 60), 30)
     assert (controller.turn(30), controller.faults) == ([4], [])
 
 
@@ -342,8 +342,8 @@ def decide(state, event, options, actions):
 """
     (tmp_path / "half.py").write_text(policy, encoding="utf-8")
     controller = cluster(str(tmp_path / "half.py"))
-    controller.submit(1, Demand(2, 600, MALLEABLE), 0)
-    controller.submit(2, Demand(1, 600), 0)
+    controller.submit(1, JobRequest(2, 600, MALLEABLE), 0)
+    controller.submit(2, JobRequest(1, 600), 0)
     controller.turn(0)
     controller.ended(2, 10)
     controller.turn(10)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from drom.scheduler.live.cluster import paging
-from drom.scheduler.live.cluster.paging import PAGE, PAGE_BYTES, fill, whole
+from drom.scheduler.live.cluster.paging import PAGE, PAGE_BYTES, all_pages, fill
 
 
 @pytest.mark.parametrize("last", [1, PAGE, PAGE + 1, 10 * PAGE])
@@ -24,7 +24,7 @@ def test_pages_are_put_together(last: int) -> None:
         more = jobs[0] if last > PAGE and jobs[0] > 1 else None
         return {"jobs": jobs, "entries": [f"of {job}" for job in jobs], "before": more, "nodes": [len(asked)]}
 
-    told = whole(ask, "history", last=last)
+    told = all_pages(ask, "history", last=last)
 
     wanted = list(there)[-last:]
     assert (told["jobs"], told["entries"]) == (wanted, [f"of {job}" for job in wanted])
@@ -33,7 +33,7 @@ def test_pages_are_put_together(last: int) -> None:
 
 def test_what_comes_at_once_stays_as_it_is() -> None:
     """An answer to another order."""
-    assert whole(lambda order, job: {"order": order, "job": job}, "cancel", job=3) == {"order": "cancel", "job": 3}
+    assert all_pages(lambda order, job: {"order": order, "job": job}, "cancel", job=3) == {"order": "cancel", "job": 3}
 
 
 @pytest.mark.parametrize("limit", [None, 1, 7, 8, 100])
@@ -47,7 +47,7 @@ def test_pages_that_begin_after_a_row_are_put_together(limit: int | None) -> Non
         rows = rest[: min(7, limit)]
         return {"jobs": rows, "after": rows[-1] if len(rows) < len(rest) else None, "left": len(rest) - len(rows)}
 
-    told = whole(ask, "queue") if limit is None else whole(ask, "queue", limit=limit)
+    told = all_pages(ask, "queue") if limit is None else all_pages(ask, "queue", limit=limit)
 
     assert told["jobs"] == there[: limit or len(there)]
     assert (told["after"] is None) == (len(told["jobs"]) == len(there))

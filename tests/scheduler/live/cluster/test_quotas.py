@@ -22,7 +22,7 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster.jobs import Entry, User
 from drom.scheduler.live.cluster.quotas import AT_ONCE, ROW, Orders
 from drom.scheduler.live.cluster.settings import Settings
-from drom.scheduler.live.cluster.spec import KEPT, Spec, name_of, remains, size_of
+from drom.scheduler.live.cluster.spec import KEPT, Spec, name_of, size_of, without_environment
 from drom.scheduler.live.server.server import Server
 from drom.scheduler.live.server.store import MOST_KEPT, Store, UnwritableError
 
@@ -180,14 +180,14 @@ def test_a_user_keeps_only_so_many_jobs_that_are_over(serve: Callable[..., Serve
 def test_little_is_kept_of_a_job_that_is_over() -> None:
     """However long its command and its paths are; its name stays, and a usual job as a whole."""
     usual = Spec(command=("make", "-j", "4"), folder="/home/ann", output="x.out", name="")
-    assert remains(usual) == usual
+    assert without_environment(usual) == usual
     long = "x" * 4000
     for spec in (
         Spec(command=("/bin/echo", *["word"] * 1000), folder=f"/{long}", output=long, input=long, error=long),
         Spec(command=(f"/bin/{long}",), name="", folder="/"),
         Spec(command=("true",), name="n" * 1024, folder="/"),
     ):
-        left = remains(spec)
+        left = without_environment(spec)
         assert size_of(left) < 8 * KEPT
         assert name_of(left) == name_of(spec)
 
@@ -264,12 +264,12 @@ def test_a_user_runs_only_so_many_jobs_at_once(serve: Callable[..., Server]) -> 
     assert [server.cluster.jobs[number].state for number in (first, second)] == ["starting", "pending"]
     told = server._answer({"order": "job", "job": second}, OTHER)
     assert told["explanation"] == ["It waits: user nobody may run 1 job at once here, and has as many."]
-    server.cluster.heard("n1", say.Started(first, 1, 7, time.time()), time.time())
+    server.cluster.on_message("n1", say.Started(first, 1, 7, time.time()), time.time())
     server._answer({"order": "hold", "job": second, "held": True}, OTHER)
     server._answer({"order": "hold", "job": second, "held": False}, OTHER)
     server.turn()
     assert server.cluster.jobs[second].state == "pending"
-    server.cluster.heard("n1", say.Ended(first, 1, 0, time.time(), 0.0, 0), time.time())
+    server.cluster.on_message("n1", say.Ended(first, 1, 0, time.time(), 0.0, 0), time.time())
     server.turn()
     assert [server.cluster.jobs[number].state for number in (first, second)] == ["completed", "starting"]
     server._answer({"order": "hold", "job": better, "held": False}, ROOT)
@@ -299,7 +299,7 @@ def test_users_have_equal_shares(serve: Callable[..., Server], monkeypatch: pyte
     monkeypatch.setattr(server, "_clock", lambda: now)
     running, *mine = submit(server, ROOT, 4, time=3600)
     server.turn()
-    server.cluster.heard("n1", say.Started(running, 1, 7, now), now)
+    server.cluster.on_message("n1", say.Started(running, 1, 7, now), now)
     (other,) = submit(server, OTHER, time=3600)
     server.turn()
     controller = server.cluster.controller

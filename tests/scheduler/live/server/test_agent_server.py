@@ -19,12 +19,12 @@ import pytest
 import zmq
 from drom.agent.control import keys
 from drom.agent.control.client import order
-from drom.agent.control.remote import Remote
+from drom.agent.control.remote import RemoteAddress
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
 from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.server import agent_server as desk_module
-from drom.scheduler.live.server.agent_server import LINES_AT_ONCE, Desk, gate_for_agents
+from drom.scheduler.live.server.agent_server import LINES_AT_ONCE, AgentServer, gate_for_agents
 
 from tests.agent.control.test_remote import acquainted, peer_at, sent_unread
 from tests.support.agents import wait_until
@@ -32,7 +32,7 @@ from tests.support.agents import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from drom.scheduler.live.server.agent_server import Said
+    from drom.scheduler.live.server.agent_server import AgentMessage
 
 ANOTHER = "give its key the name of the node"
 HELLO = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())
@@ -53,10 +53,10 @@ def lines() -> io.StringIO:
 
 
 @pytest.fixture
-def desk(folder: Path, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def desk(folder: Path, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentServer]:
     """Return a desk for agents of this node, whose log has no more lines with each second."""
     monkeypatch.setattr(desk_module, "LINES_A_SECOND", 0.0)
-    with closing(Desk(folder, Log(lines, form="json"))) as found:
+    with closing(AgentServer(folder, Log(lines, form="json"))) as found:
         yield found
 
 
@@ -70,9 +70,9 @@ def agent_of(folder: Path) -> Iterator[zmq.Socket[bytes]]:
         yield agent
 
 
-def heard(desk: Desk, many: int = 1) -> list[Said]:
+def heard(desk: AgentServer, many: int = 1) -> list[AgentMessage]:
     """Return so many messages, and those that came with them."""
-    found: list[Said] = []
+    found: list[AgentMessage] = []
 
     def enough() -> bool:
         desk.serve(found.append)
@@ -82,7 +82,7 @@ def heard(desk: Desk, many: int = 1) -> list[Said]:
     return found
 
 
-def answered(desk: Desk, agent: zmq.Socket[bytes]) -> say.ToAgent:
+def answered(desk: AgentServer, agent: zmq.Socket[bytes]) -> say.ToAgent:
     """Return what an agent is answered without anybody having been asked what to say."""
 
     def served() -> bool:
@@ -111,7 +111,7 @@ def test_a_key_speaks_for_the_node_of_its_name(tmp_path: Path, folder: Path, key
     """Our own key may be any node."""
     ours, theirs = keys_of(tmp_path, key)
     gate = gate_for_agents("127.0.0.1:0", ours)
-    with closing(Desk(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
+    with closing(AgentServer(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
         agent.send(say.encode(say.Alive(node, 0.0)))
         (said,) = heard(desk)
         reason = said.why_not(node)
@@ -125,7 +125,7 @@ def test_a_users_key_is_no_nodes(tmp_path: Path, folder: Path, data: bytes, monk
     ours, theirs = keys_of(tmp_path, "nobody")
     gate = gate_for_agents("127.0.0.1:0", ours)
     monkeypatch.setattr(say, "from_agent", lambda _: pytest.fail("it was read"))
-    with closing(Desk(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
+    with closing(AgentServer(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
         agent.send(data)
         said = answered(desk, agent)
 
@@ -142,8 +142,8 @@ def test_an_order_is_told_that_users_are_elsewhere(tmp_path: Path, folder: Path,
     if key == keys.OURSELVES:
         keys.trust(ours, ours.folder / keys.PUBLIC, "127.0.0.1")
     gate = gate_for_agents("127.0.0.1:0", ours)
-    where = Remote(f"127.0.0.1:{gate.port}", theirs.folder)
-    with closing(Desk(folder, Log(quiet=True), gate)) as desk, ThreadPoolExecutor() as pool:
+    where = RemoteAddress(f"127.0.0.1:{gate.port}", theirs.folder)
+    with closing(AgentServer(folder, Log(quiet=True), gate)) as desk, ThreadPoolExecutor() as pool:
         asked = pool.submit(order, where, "queue", server=SERVICE)
         wait_until(lambda: not desk.serve(lambda _: pytest.fail("it was heard")) and asked.done(), lambda: asked)
 
@@ -156,7 +156,7 @@ def test_who_has_no_name_any_more_is_nobody(tmp_path: Path, folder: Path, monkey
     looks = iter([{theirs.public: "n1"}])
     monkeypatch.setattr(keys.Keys, "peers", lambda _: next(looks, {}))
     gate = gate_for_agents("127.0.0.1:0", ours)
-    with closing(Desk(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
+    with closing(AgentServer(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
         agent.send(say.encode(HELLO))
         said = answered(desk, agent)
 
@@ -167,7 +167,7 @@ def test_a_message_that_is_too_long_is_not_heard(tmp_path: Path, folder: Path) -
     """Who says it over the network is hung up on, and heard when he says something else."""
     ours, theirs = keys_of(tmp_path, "n1")
     gate = gate_for_agents("127.0.0.1:0", ours)
-    with closing(Desk(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
+    with closing(AgentServer(folder, Log(quiet=True), gate)) as desk, peer_at(gate, theirs) as agent:
         agent.send(say.encode(ALIVE))
         heard(desk)
         with agent.get_monitor_socket(zmq.EVENT_DISCONNECTED) as monitor:
@@ -178,13 +178,13 @@ def test_a_message_that_is_too_long_is_not_heard(tmp_path: Path, folder: Path) -
         assert heard(desk)[0].message == ALIVE
 
 
-def test_a_turn_is_over_after_some_messages(folder: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_is_over_after_some_messages(folder: Path, desk: AgentServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever says as much as he can, users are answered in between, and the rest is heard later."""
     monkeypatch.setattr(desk_module, "PER_TURN", 2)
     turns: list[tuple[int, bool]] = []
 
     def all_heard() -> bool:
-        said: list[Said] = []
+        said: list[AgentMessage] = []
         more = desk.serve(said.append)
         turns.append((len(said), more))
         return sum(many for many, _ in turns) == 7
@@ -198,7 +198,7 @@ def test_a_turn_is_over_after_some_messages(folder: Path, desk: Desk, monkeypatc
     assert all(more == (many == 2) for many, more in turns)
 
 
-def test_few_messages_of_an_agent_wait(folder: Path, desk: Desk) -> None:
+def test_few_messages_of_an_agent_wait(folder: Path, desk: AgentServer) -> None:
     """Who says more than is read has to keep it; nothing of it is lost."""
     with agent_of(folder) as agent:
         many = sent_unread(agent, say.encode(say.Post(1, 1, "n1", "n2", {"x": "x" * (1 << 20)})))
@@ -206,7 +206,7 @@ def test_few_messages_of_an_agent_wait(folder: Path, desk: Desk) -> None:
         assert len(heard(desk, many)) == many
 
 
-def test_what_is_no_message_fills_no_log(folder: Path, desk: Desk, lines: io.StringIO) -> None:
+def test_what_is_no_message_fills_no_log(folder: Path, desk: AgentServer, lines: io.StringIO) -> None:
     """The line that follows tells how many there would have been."""
     with agent_of(folder) as agent:
         for _ in range(LINES_AT_ONCE + 5):
@@ -214,7 +214,7 @@ def test_what_is_no_message_fills_no_log(folder: Path, desk: Desk, lines: io.Str
         agent.send(say.encode(ALIVE))
         heard(desk)
     desk._lines.left = 1.0
-    desk._tell("message_dropped", node="unknown", message="no.")
+    desk._log_limited("message_dropped", node="unknown", message="no.")
 
     *records, last = [json.loads(line) for line in lines.getvalue().splitlines()]
     told = {(record["event"], record["node"], record["message"]) for record in records}
@@ -222,7 +222,7 @@ def test_what_is_no_message_fills_no_log(folder: Path, desk: Desk, lines: io.Str
     assert last["unsaid"] == 5
 
 
-def test_a_hello_of_a_newer_version_is_answered(folder: Path, desk: Desk, lines: io.StringIO) -> None:
+def test_a_hello_of_a_newer_version_is_answered(folder: Path, desk: AgentServer, lines: io.StringIO) -> None:
     """With what one is told that differs in its version alone, and the log has the name of the node."""
     newer = json.loads(say.encode(HELLO)) | {"protocol": 2, "colour": "red"}
     with agent_of(folder) as agent:
@@ -247,7 +247,7 @@ def test_nobody_connects_before_the_mode_is_set(
         chmod(path, mode)
 
     monkeypatch.setattr(Path, "chmod", connect_first)
-    with closing(Desk(folder, Log(lines))) as desk, agent_of(folder) as agent:
+    with closing(AgentServer(folder, Log(lines))) as desk, agent_of(folder) as agent:
         agent.send(say.encode(ALIVE))
         assert heard(desk)[0].why_not("n1") == ""
         assert stat.S_IMODE((folder / "agents").stat().st_mode) == 0o600
@@ -255,16 +255,16 @@ def test_nobody_connects_before_the_mode_is_set(
     assert tried == [errno.ECONNREFUSED]
 
 
-def test_who_never_introduces_itself_is_not_remembered(folder: Path, desk: Desk) -> None:
+def test_who_never_introduces_itself_is_not_remembered(folder: Path, desk: AgentServer) -> None:
     """When it has spoken last is known only of who speaks for a node."""
     with agent_of(folder) as agent, agent_of(folder) as other:
         agent.send(say.encode(ALIVE))
         other.send(say.encode(ALIVE))
         one, two = (said.peer for said in heard(desk, 2))
         assert not desk._spoke
-        desk.seat("n1", one)
-        assert desk.is_taken("n1", two, 3600.0)
-        assert not desk.is_taken("n1", two, 0.0)
-        desk.seat("n1", two)
+        desk.bind("n1", one)
+        assert desk.has_speaker("n1", two, 3600.0)
+        assert not desk.has_speaker("n1", two, 0.0)
+        desk.bind("n1", two)
 
     assert list(desk._spoke) == [two]

@@ -27,7 +27,7 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.cluster import admission, paging
 from drom.scheduler.live.cluster.jobs import Entry
-from drom.scheduler.live.cluster.paging import whole
+from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import LARGEST, Spec
 from drom.scheduler.live.server.metrics import ClusterCollector
@@ -311,21 +311,21 @@ def test_a_queue_is_told_in_pages(server: Server, monkeypatch: pytest.MonkeyPatc
         answers.append(server._answer({"order": order} | fields, me))
         return answers[-1]
 
-    told = whole(ask, "queue")
+    told = all_pages(ask, "queue")
     assert [job["job"] for job in told["jobs"]] == numbers
     assert (told["after"], told["left"], len(answers) > 3) == (None, 0, True)
     assert all(len(json.dumps(answer["jobs"])) < 5000 for answer in answers)
     for fields in ({"all": True, "last": 30}, {"all": True, "last": 100}):
-        assert [job["job"] for job in whole(ask, "queue", **fields)["jobs"]] == numbers[-fields["last"] :]
-    history = whole(ask, "history", last=100)
+        assert [job["job"] for job in all_pages(ask, "queue", **fields)["jobs"]] == numbers[-fields["last"] :]
+    history = all_pages(ask, "history", last=100)
     assert [job["job"] for job in history["jobs"]] == numbers
     assert [entry["job"] for entry in history["entries"]] == numbers
 
-    first = whole(ask, "queue", limit=12)
+    first = all_pages(ask, "queue", limit=12)
     assert ([job["job"] for job in first["jobs"]], first["after"], first["left"]) == (numbers[:12], numbers[11], 28)
-    chosen = whole(ask, "queue", names=["nn", "nnn"], users=[told["jobs"][0]["user"]], states=["pending"])
+    chosen = all_pages(ask, "queue", names=["nn", "nnn"], users=[told["jobs"][0]["user"]], states=["pending"])
     assert [job["job"] for job in chosen["jobs"]] == numbers[1:3]
-    assert whole(ask, "queue", users=["nobody-at-all"])["jobs"] == []
+    assert all_pages(ask, "queue", users=["nobody-at-all"])["jobs"] == []
 
 
 @pytest.mark.parametrize("field", ["users", "states", "names"])
@@ -348,7 +348,7 @@ def test_nodes_are_told_in_pages_with_their_jobs(server: Server, monkeypatch: py
     server._answer({"order": "hold", "job": job, "held": False}, me)
     server.turn()
 
-    told = whole(lambda order, **fields: server._answer({"order": order} | fields, me), "nodes")
+    told = all_pages(lambda order, **fields: server._answer({"order": order} | fields, me), "nodes")
     assert [node["name"] for node in told["nodes"]] == [f"n{number}" for number in range(1, 30)]
     assert [node["jobs"] for node in told["nodes"] if node["jobs"]] == [{job: 4}]
     drained = server._answer({"order": "drain", "node": "n7", "reason": "dust"}, me)["nodes"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.jobs import COMPLETED, RUNNING, Entry, Job, Node, User
-from drom.scheduler.live.cluster.spec import Dependency, Spec, remains
+from drom.scheduler.live.cluster.spec import Dependency, Spec, without_environment
 from drom.scheduler.live.server.records import text_of_spec
 from drom.scheduler.live.server.store import Store, UnreadableError
 
@@ -167,13 +167,13 @@ def test_what_many_jobs_ask_for_is_kept_once(tmp_path: Path) -> None:
     assert len({id(one.spec) for one in store.living()}) == 1
 
     for one in many[:999]:
-        one.state, one.spec = COMPLETED, remains(LARGE)
+        one.state, one.spec = COMPLETED, without_environment(LARGE)
     store.write(many[:999], [], [Entry(one.number, 1.0, COMPLETED, {}) for one in many[:999]])
-    assert texts(tmp_path) == [json.dumps(LARGE.to_json()), json.dumps(remains(LARGE).to_json())]
+    assert texts(tmp_path) == [json.dumps(LARGE.to_json()), json.dumps(without_environment(LARGE).to_json())]
     assert store.job(1000) == many[999]
-    many[999].state, many[999].spec = COMPLETED, remains(LARGE)
+    many[999].state, many[999].spec = COMPLETED, without_environment(LARGE)
     store.write(many[999:], [], [Entry(1000, 1.0, COMPLETED, {})])
-    assert texts(tmp_path) == [json.dumps(remains(LARGE).to_json())]
+    assert texts(tmp_path) == [json.dumps(without_environment(LARGE).to_json())]
     assert list(store.newest(1000))[::-1] == many
     store.write([job(1001)], [], [])
     assert len(store.forget(2.0, {1000}, 1000)) == 999
@@ -199,9 +199,9 @@ def test_what_a_job_asks_for_is_written_when_it_changes(tmp_path: Path, monkeypa
         one.attempt = attempt
         store.write([one], [], [])
     assert written == [LARGE] * 2
-    one.state, one.spec = COMPLETED, remains(LARGE)
+    one.state, one.spec = COMPLETED, without_environment(LARGE)
     store.write([one], [], [])
-    assert written == [LARGE, LARGE, remains(LARGE)]
+    assert written == [LARGE, LARGE, without_environment(LARGE)]
     store.close()
 
 

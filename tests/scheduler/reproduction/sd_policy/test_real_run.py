@@ -19,11 +19,11 @@ import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.sd_policy.paper import Given
 from drom.scheduler.reproduction.sd_policy.real import completed, report
-from drom.scheduler.reproduction.sd_policy.real.command import Wanted, left, make_all
-from drom.scheduler.reproduction.sd_policy.real.emulation import Rehearsal, curves_of
+from drom.scheduler.reproduction.sd_policy.real.command import RunSelection, left, make_all
+from drom.scheduler.reproduction.sd_policy.real.emulation import Emulation, curves_of
 from drom.scheduler.reproduction.sd_policy.real.figures import result_of
 from drom.scheduler.reproduction.sd_policy.real.jobs import make, measured_speeds, speeds
-from drom.scheduler.reproduction.sd_policy.real.measured import Amount
+from drom.scheduler.reproduction.sd_policy.real.measured import WorkModel
 from drom.scheduler.reproduction.sd_policy.real.rapl import Meter
 from drom.scheduler.reproduction.sd_policy.real.report import FIGURE_9
 from drom.scheduler.reproduction.sd_policy.real.running import Task, run
@@ -100,7 +100,7 @@ def test_speeds_rise_to_one() -> None:
 def rehearsed() -> dict[tuple[str, str], dict[str, Any]]:
     """The first 80 jobs under both policies, with each kind of curves."""
     return {
-        (curves.name, policy): Rehearsal(1, policy, curves, 80).run() for curves in curves_of() for policy in POLICIES
+        (curves.name, policy): Emulation(1, policy, curves, 80).run() for curves in curves_of() for policy in POLICIES
     }
 
 
@@ -201,7 +201,7 @@ def test_rapl(tmp_path: Path) -> None:
 
 def test_work_for_a_time() -> None:
     """Amounts of work are those of which the time was measured, whole sixths, and never none."""
-    amount = Amount(start=0.1, slope=0.001, exponent=1, half=0.5)
+    amount = WorkModel(start=0.1, slope=0.001, exponent=1, half=0.5)
 
     assert amount.units(0.7) == 600
     assert amount.units(0.0) >= 6
@@ -265,7 +265,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_run_of_both_policies(place: Path, tmp_path: Path) -> None:
     """All jobs complete on real agents under both policies, what came of them is kept, and nothing is left to do."""
-    wanted = Wanted(parts=("nodes",))
+    wanted = RunSelection(parts=("nodes",))
     shown: list[float] = []
     make_all(left(wanted, tmp_path), tmp_path, shown.append)
     runs = completed.all_in(tmp_path)
