@@ -14,7 +14,7 @@ from dromlib import native
 from dromlib.testing import Registry
 from tests.support.agents import wait_until
 from tests.support.paths import ROOT
-from tests.support.registration import open_door
+from tests.support.registration import serve_registrations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +121,7 @@ def resized(command: Sequence[str | Path], folder: Path) -> int:
     cpus = sorted(os.sched_getaffinity(0))
     one, two = {cpus[1]}, {cpus[0], cpus[1]}
     registry = Registry(folder)
-    with open_door(folder, lambda knock: knock.attach(registry)):
+    with serve_registrations(folder, lambda request: request.attach(registry)):
         process = subprocess.Popen(
             command,
             env=environment(folder, threads=2),
@@ -151,7 +151,7 @@ def test_never_uses_more_threads_than_at_its_start(programs: dict[str, Path], tm
     """A grant of more CPUs than the launch had binds the threads to all of them and makes no more."""
     cpus = sorted(os.sched_getaffinity(0))
     registry = Registry(tmp_path)
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         process = subprocess.Popen(
             [str(programs["jacobi"]), "--size", "50", "--seconds", "1e6"],
             env=environment(tmp_path, threads=1),

@@ -1,4 +1,4 @@
-"""A scheduler as far as an agent can tell: it welcomes a node, orders what a test says, and keeps what it hears."""
+"""A fake scheduler: it welcomes nodes, sends the orders of a test and keeps the messages that it receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 
-class StandIn:
+class FakeScheduler:
     """A ROUTER socket at `address`; `heard` has what agents said and no test has taken yet, `names` who says it."""
 
     def __init__(self, address: str) -> None:
@@ -79,9 +79,9 @@ class StandIn:
 
 
 @contextlib.contextmanager
-def stand_in(folder: Path, name: str = "scheduler") -> Iterator[StandIn]:
-    """Run a stand-in for a block."""
-    scheduler = StandIn(f"ipc://{folder}/{name}")
+def start_scheduler(folder: Path, name: str = "scheduler") -> Iterator[FakeScheduler]:
+    """Run a fake scheduler on a socket in `folder` within a block; print its unread messages where the block raises."""
+    scheduler = FakeScheduler(f"ipc://{folder}/{name}")
     try:
         yield scheduler
     except BaseException:

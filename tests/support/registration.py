@@ -1,4 +1,4 @@
-"""A door without an agent behind it: serves attaches and launches from one registry, as told by the test."""
+"""A registration server without an agent: answers attaches and launches from one registry, as the test says."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    Answer = Callable[["Knock"], None]
+    Answer = Callable[["Request"], None]
 
 MASK_BITS = 128
 
 
-class Knock:
-    """One request at the door, to be answered any number of times."""
+class Request:
+    """One registration request, which may be answered any number of times."""
 
-    def __init__(self, door: socket.socket, raw: bytes) -> None:
-        self.door = door
+    def __init__(self, connection: socket.socket, raw: bytes) -> None:
+        self.connection = connection
         self.raw = raw
-        credentials = door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         self.pid = int.from_bytes(credentials[:4], "little")
 
     def field(self, name: str) -> int:
@@ -40,10 +40,10 @@ class Knock:
     def reply(self, status: str, fds: tuple[int, ...] = (), mask: int = 0, **fields: Any) -> None:
         """Send a reply."""
         raw = layout.pack_reply(status, mask=mask, mask_bits=MASK_BITS, **fields)
-        socket.send_fds(self.door, [raw], list(fds))
+        socket.send_fds(self.connection, [raw], list(fds))
 
     def attach(self, registry: Registry, slot: int = 0, *, follower: bool = False) -> None:
-        """Answer an attach: the knocker sits in `slot`, or follows it."""
+        """Answer an attach: the sender gets `slot`, or follows the task in it."""
         if not follower:
             registry.seat(slot, self.pid, start_time(self.pid))
         identity = layout.SLOT.unpack(registry.view, registry.base(slot))
@@ -68,15 +68,15 @@ class Knock:
 
     def hang_up(self) -> None:
         """Close the connection."""
-        self.door.close()
+        self.connection.close()
 
 
-class Door:
-    """A listening door whose thread hands each knock to the answers in turn; the last one serves for ever."""
+class RegistrationServer:
+    """A thread that passes each request to the next of the answers; the last one gets all further requests."""
 
     def __init__(self, folder: Path, *answers: Answer) -> None:
         self.folder = folder
-        self.knocks: list[Knock] = []
+        self.requests: list[Request] = []
         self.errors: list[BaseException] = []
         self._answers = answers
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,30 +95,30 @@ class Door:
             if not raw:
                 peer.close()
                 continue
-            knock = Knock(peer, raw)
-            self.knocks.append(knock)
+            request = Request(peer, raw)
+            self.requests.append(request)
             try:
-                self._answers[min(len(self.knocks), len(self._answers)) - 1](knock)
+                self._answers[min(len(self.requests), len(self._answers)) - 1](request)
             except BaseException as error:  # noqa: BLE001 - the test's thread reports it
                 self.errors.append(error)
-                knock.hang_up()
+                request.hang_up()
 
     def close(self) -> None:
         """Stop listening and hang up every connection; the name stays, as after a kill."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
-        for knock in self.knocks:
-            knock.hang_up()
+        for request in self.requests:
+            request.hang_up()
 
 
 @contextlib.contextmanager
-def open_door(folder: Path, *answers: Answer) -> Iterator[Door]:
-    """Open a door in `folder` for the length of a block; raise what went wrong behind it."""
-    door = Door(folder, *answers)
+def serve_registrations(folder: Path, *answers: Answer) -> Iterator[RegistrationServer]:
+    """Serve registrations in `folder` within a block; raise what an answer raised."""
+    server = RegistrationServer(folder, *answers)
     try:
-        yield door
+        yield server
     finally:
-        door.close()
-    for error in door.errors:
+        server.close()
+    for error in server.errors:
         raise error

@@ -31,7 +31,7 @@ from drom.agent.execution.protocol import (
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
 from tests.support.agents import SECONDS, Agent, Programs, build_program, lives, programs, start_agent, wait_until
-from tests.support.fake_scheduler import StandIn, stand_in, start
+from tests.support.fake_scheduler import FakeScheduler, start, start_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,14 +42,14 @@ EIGHT = ("--emulate", "pack:2 core:4 pu:1")
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[StandIn]:
+def scheduler(tmp_path: Path) -> Iterator[FakeScheduler]:
     """Return a scheduler that knows nothing yet."""
-    with stand_in(tmp_path) as standing:
+    with start_scheduler(tmp_path) as standing:
         yield standing
 
 
 @pytest.fixture
-def agent(tmp_path: Path, scheduler: StandIn) -> Iterator[Agent]:
+def agent(tmp_path: Path, scheduler: FakeScheduler) -> Iterator[Agent]:
     """Return the agent of node n1, with eight emulated cores, which the scheduler has welcomed."""
     with start_agent(tmp_path, "--scheduler", scheduler.address, "--node", "n1", *EIGHT) as running:
         scheduler.hear(Hello, node="n1", cores=8, emulated=True)
@@ -63,7 +63,7 @@ def others(tmp_path: Path) -> Iterator[Programs]:
         yield started
 
 
-def forget(scheduler: StandIn, agent: Agent, *jobs: int) -> None:
+def forget(scheduler: FakeScheduler, agent: Agent, *jobs: int) -> None:
     """Have attempts forgotten, and wait until nothing is left of them."""
     for job in jobs:
         scheduler.say("n1", Forget(job, 1))
@@ -76,7 +76,7 @@ def await_pid(file: Path) -> int:
     return int(wait_until(lambda: file.read_text() if file.exists() else "", lambda: f"no pid in {file}"))
 
 
-def end(scheduler: StandIn, agent: Agent, *jobs: int) -> None:
+def end(scheduler: FakeScheduler, agent: Agent, *jobs: int) -> None:
     """Kill jobs and have them forgotten."""
     for job in jobs:
         scheduler.say("n1", Signal(job, 1, signal.SIGKILL))
@@ -85,7 +85,7 @@ def end(scheduler: StandIn, agent: Agent, *jobs: int) -> None:
     forget(scheduler, agent, *jobs)
 
 
-def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
     """It finds itself where it was submitted from, on its cores; its output and its end are kept until forgotten."""
     script = (
         'echo "$DROM_JOB_ID $DROM_JOB_NAME $DROM_NODE $DROM_NODELIST $DROM_NTASKS $DROM_CPUS $DROM_MAX_CPUS $MINE"; '
@@ -111,7 +111,7 @@ def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: StandIn, agent:
     forget(scheduler, agent, 7)
 
 
-def test_a_job_is_held_at_what_was_ordered(scheduler: StandIn, agent: Agent) -> None:
+def test_a_job_is_held_at_what_was_ordered(scheduler: FakeScheduler, agent: Agent) -> None:
     """It has neither more nor less, whoever else comes, and others share the rest by the node's own policy."""
     scheduler.say("n1", start(1, "sleep", "inf", cores=3, most=8))
     scheduler.hear(Started, job=1)
@@ -144,7 +144,7 @@ def test_a_job_is_held_at_what_was_ordered(scheduler: StandIn, agent: Agent) -> 
     ],
 )
 def test_what_cannot_start_is_refused(
-    scheduler: StandIn, agent: Agent, wanted: dict[str, Any], fault: str, reason: str
+    scheduler: FakeScheduler, agent: Agent, wanted: dict[str, Any], fault: str, reason: str
 ) -> None:
     """One sentence says whose fault it is, and no core is kept."""
     scheduler.say("n1", start(1, **({"argv": ["true"]} | wanted)))
@@ -158,7 +158,7 @@ def test_what_cannot_start_is_refused(
     end(scheduler, agent, 2)
 
 
-def test_a_signal_reaches_all_of_a_job(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+def test_a_signal_reaches_all_of_a_job(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
     """Also what has left its session; what ignores the signal is killed when its time is over."""
     script = "trap 'echo got it' TERM; setsid sh -c 'trap : TERM; echo $$ > pid; while :; do sleep 1; done' & "
     script += "while :; do sleep 1; done"
@@ -176,7 +176,7 @@ def test_a_signal_reaches_all_of_a_job(tmp_path: Path, scheduler: StandIn, agent
     forget(scheduler, agent, 1)
 
 
-def test_signals_that_follow_put_off_no_end(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+def test_signals_that_follow_put_off_no_end(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
     """What was to be killed at some time is killed then, however often it is told to end meanwhile."""
     scheduler.say(
         "n1", start(1, "sh", "-c", "trap '' TERM; echo $$ > pid; while :; do sleep 1; done", cwd=str(tmp_path))
@@ -191,7 +191,7 @@ def test_signals_that_follow_put_off_no_end(tmp_path: Path, scheduler: StandIn, 
     forget(scheduler, agent, 1)
 
 
-def test_a_job_that_begins_is_killed(scheduler: StandIn, agent: Agent) -> None:
+def test_a_job_that_begins_is_killed(scheduler: FakeScheduler, agent: Agent) -> None:
     """An order to end it may come before its program runs."""
     scheduler.say("n1", start(1, "sh", "-c", "trap '' TERM; while :; do sleep 1; done"))
     scheduler.say("n1", Signal(1, 1, signal.SIGTERM, 0.0))
@@ -203,7 +203,7 @@ def test_a_job_that_begins_is_killed(scheduler: StandIn, agent: Agent) -> None:
     forget(scheduler, agent, 1, 2)
 
 
-def test_a_job_that_begins_is_asked_to_end(scheduler: StandIn, agent: Agent) -> None:
+def test_a_job_that_begins_is_asked_to_end(scheduler: FakeScheduler, agent: Agent) -> None:
     """The signal waits until there is somebody to get it, as nothing else would end the job."""
     scheduler.say("n1", start(1, "sleep", "inf"))
     scheduler.say("n1", Signal(1, 1, signal.SIGTERM))
@@ -212,7 +212,7 @@ def test_a_job_that_begins_is_asked_to_end(scheduler: StandIn, agent: Agent) -> 
     forget(scheduler, agent, 1)
 
 
-def test_nothing_is_left_when_a_job_ends(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+def test_nothing_is_left_when_a_job_ends(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
     """Children that outlive the program are ended with it, daemons too."""
     script = "(setsid sleep inf & echo $! > pid) ; exit 0"
     scheduler.say("n1", start(1, "sh", "-c", script, cwd=str(tmp_path)))
@@ -224,7 +224,7 @@ def test_nothing_is_left_when_a_job_ends(tmp_path: Path, scheduler: StandIn, age
     forget(scheduler, agent, 1)
 
 
-def test_others_share_what_is_left(scheduler: StandIn, agent: Agent, others: Programs) -> None:
+def test_others_share_what_is_left(scheduler: FakeScheduler, agent: Agent, others: Programs) -> None:
     """A node's own programs give way to a scheduler's job, get back what it leaves, and cannot take its name."""
     others.start(*agent.run("--job", "mine", "--", "sleep", "inf"))
     agent.await_tasks(mine="0-7")
@@ -247,7 +247,7 @@ def test_others_share_what_is_left(scheduler: StandIn, agent: Agent, others: Pro
 
 
 @pytest.mark.skipif(shutil.which("mpirun.openmpi") is None, reason="needs Open MPI")
-def test_ranks_of_a_launch_are_tasks_of_the_job(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+def test_ranks_of_a_launch_are_tasks_of_the_job(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
     """They share its cores, at each launch anew; between launches nobody else has them."""
     mpirun = "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none"
     rank = f"{native.run_path()} --await"
@@ -273,7 +273,7 @@ def test_ranks_of_a_launch_are_tasks_of_the_job(tmp_path: Path, scheduler: Stand
     end(scheduler, agent, 1)
 
 
-def test_a_job_is_held_for_tasks_from_elsewhere(scheduler: StandIn, agent: Agent, others: Programs) -> None:
+def test_a_job_is_held_for_tasks_from_elsewhere(scheduler: FakeScheduler, agent: Agent, others: Programs) -> None:
     """In mode hold nothing is started; who comes by the job's name is of it, and gone when it has ended."""
     scheduler.say("n1", start(5, mode="hold", cores=4, most=4))
     scheduler.hear(Started, job=5)
@@ -301,7 +301,7 @@ def test_what_is_no_request_for_a_step_does_no_harm(agent: Agent, word: bytes) -
     assert agent.tasks() == {}
 
 
-def test_an_order_that_is_not_applied_in_time_is_taken_back(tmp_path: Path, scheduler: StandIn) -> None:
+def test_an_order_that_is_not_applied_in_time_is_taken_back(tmp_path: Path, scheduler: FakeScheduler) -> None:
     """The job is held at what it has, and says so; a later order counts."""
     program = build_program(tmp_path)
     os.mkfifo(tmp_path / "in")
@@ -325,7 +325,7 @@ def test_an_order_that_is_not_applied_in_time_is_taken_back(tmp_path: Path, sche
     os.close(talk)
 
 
-def test_jobs_go_on_without_a_scheduler(tmp_path: Path, agent: Agent, scheduler: StandIn) -> None:
+def test_jobs_go_on_without_a_scheduler(tmp_path: Path, agent: Agent, scheduler: FakeScheduler) -> None:
     """One that comes back hears of all there is, what has ended meanwhile too; junk is dropped and told."""
     scheduler.say("n1", b"\xff junk")
     scheduler.say("n1", b'{"kind": "resize", "job": 1}')
@@ -339,7 +339,7 @@ def test_jobs_go_on_without_a_scheduler(tmp_path: Path, agent: Agent, scheduler:
     (tmp_path / "go").touch()
     agent.await_log(r"event=job_ended job=drom-1 .*status=5")
 
-    with stand_in(tmp_path) as back:
+    with start_scheduler(tmp_path) as back:
         hello = back.hear(Hello)
         assert [(known.job, known.state, known.cores) for known in hello.jobs] == [(1, "ended", 1), (2, "running", 2)]
         assert back.hear(Ended, job=1).status == 5
@@ -349,7 +349,7 @@ def test_jobs_go_on_without_a_scheduler(tmp_path: Path, agent: Agent, scheduler:
         end(back, agent, 2)
 
 
-def test_a_stopped_agent_leaves_jobs_where_they_are(tmp_path: Path, scheduler: StandIn) -> None:
+def test_a_stopped_agent_leaves_jobs_where_they_are(tmp_path: Path, scheduler: FakeScheduler) -> None:
     """The next one takes them up on their cores, and nobody has moved."""
     options = ("--scheduler", scheduler.address, "--node", "n1", *EIGHT)
     with start_agent(tmp_path, *options, stop=False) as agent:
@@ -368,7 +368,7 @@ def test_a_stopped_agent_leaves_jobs_where_they_are(tmp_path: Path, scheduler: S
         end(scheduler, agent, 1)
 
 
-def test_an_agent_that_dies_during_a_shrink_leaves_nobody_in_doubt(tmp_path: Path, scheduler: StandIn) -> None:
+def test_an_agent_that_dies_during_a_shrink_leaves_nobody_in_doubt(tmp_path: Path, scheduler: FakeScheduler) -> None:
     """The next one says what the job still holds, not what it was ordered to have: guests wait for that."""
     options = ("--scheduler", scheduler.address, "--node", "n1", *EIGHT, "--grace", "3600")
     os.mkfifo(tmp_path / "in")
@@ -392,7 +392,7 @@ def test_an_agent_that_dies_during_a_shrink_leaves_nobody_in_doubt(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"start": {}}'])
-def test_what_is_not_known_to_run_is_ended(tmp_path: Path, scheduler: StandIn, text: str) -> None:
+def test_what_is_not_known_to_run_is_ended(tmp_path: Path, scheduler: FakeScheduler, text: str) -> None:
     """Where a disk has lost what a job was, its scheduler is told that the job is not here, and so it must be."""
     options = ("--scheduler", scheduler.address, "--node", "n1", *EIGHT)
     with start_agent(tmp_path, *options, stop=False) as agent:
@@ -411,7 +411,7 @@ def test_what_is_not_known_to_run_is_ended(tmp_path: Path, scheduler: StandIn, t
         assert list((agent.dir / "steward").iterdir()) == []
 
 
-def test_an_end_that_cannot_be_written_down_is_told(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+def test_an_end_that_cannot_be_written_down_is_told(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
     """A disk may be read-only by then: the agent hears it from the keeper itself."""
     program = ("sh", "-c", "until test -e go; do sleep 0.01; done; exit 5")
     scheduler.say("n1", start(1, *program, cwd=str(tmp_path)))
@@ -427,7 +427,7 @@ def test_an_end_that_cannot_be_written_down_is_told(tmp_path: Path, scheduler: S
     forget(scheduler, agent, 1)
 
 
-def test_jobs_get_nothing_that_was_open_where_the_agent_was_started(tmp_path: Path, scheduler: StandIn) -> None:
+def test_jobs_get_nothing_that_was_open_where_the_agent_was_started(tmp_path: Path, scheduler: FakeScheduler) -> None:
     """Files of an admin's shell are no user's, and its pipes are not to wait for jobs."""
     (tmp_path / "secret").touch()
     shell = ("sh", "-c", f'exec 7< {tmp_path}/secret; exec "$@"', "sh")
@@ -451,7 +451,7 @@ print(ctypes.CDLL(None).syscall(call, 0, -3, 0))  # KEYCTL_GET_KEYRING_ID of KEY
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_jobs_have_no_keys_of_the_agent(tmp_path: Path, scheduler: StandIn, agent: Agent) -> None:
+def test_jobs_have_no_keys_of_the_agent(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
     """The kernel keeps keys for a session, and root's are not a user's."""
     mine = subprocess.run([sys.executable, "-c", KEYRING], check=True, capture_output=True, text=True).stdout
     if mine == "-1\n":
@@ -465,7 +465,7 @@ def test_jobs_have_no_keys_of_the_agent(tmp_path: Path, scheduler: StandIn, agen
 
 
 def test_commands_of_a_job_end_with_it_though_their_keeper_was_killed(
-    tmp_path: Path, scheduler: StandIn, agent: Agent
+    tmp_path: Path, scheduler: FakeScheduler, agent: Agent
 ) -> None:
     """Those that its launcher on another node has had started here; of them little is kept."""
     both: dict[str, Any] = {"nodes": ["n2", "n1"], "total_tasks": 2, "cwd": str(tmp_path)}
@@ -490,7 +490,7 @@ def _nobody_can_run(path: Path) -> bool:
 
 
 @pytest.mark.skipif(not _nobody_can_run(native.run_path()), reason="needs root, and drom where all may run it")
-def test_jobs_run_as_their_users(scheduler: StandIn) -> None:
+def test_jobs_run_as_their_users(scheduler: FakeScheduler) -> None:
     """Groups, files and what may be read are the user's; who is not known, or in another group, is refused."""
     node = Path(tempfile.mkdtemp(prefix="drom-node"))
     node.chmod(0o755)

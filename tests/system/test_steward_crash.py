@@ -23,7 +23,7 @@ from drom.agent.config.sources import Sources
 from drom.agent.execution.protocol import Ended, Forget, Hello, Refused, Resize, Resized, Signal, Started
 
 from tests.support.agents import SECONDS, lives
-from tests.support.fake_scheduler import StandIn, stand_in, start
+from tests.support.fake_scheduler import FakeScheduler, start, start_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +73,7 @@ def _be_agent(options: Options, log_file: Path, line: int) -> None:
 class Stage:
     """A node whose agents die, and a scheduler that gives it jobs, one after the other."""
 
-    def __init__(self, folder: Path, scheduler: StandIn) -> None:
+    def __init__(self, folder: Path, scheduler: FakeScheduler) -> None:
         self.folder = folder
         self.scheduler = scheduler
         self.agent: ForkServerProcess | None = None
@@ -149,7 +149,7 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     """Return a stage; nothing of it is left at the end."""
-    with stand_in(tmp_path) as scheduler:
+    with start_scheduler(tmp_path) as scheduler:
         found = Stage(tmp_path, scheduler)
         yield found
         assert found.agent

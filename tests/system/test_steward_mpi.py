@@ -13,7 +13,7 @@ import pytest
 from drom.agent.execution.protocol import Ended, Forget, Hello, Resize, Resized, Signal, Started
 
 from tests.support.agents import Agent, start_agent, wait_until
-from tests.support.fake_scheduler import StandIn, stand_in, start
+from tests.support.fake_scheduler import FakeScheduler, start, start_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,14 +63,14 @@ def program(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[StandIn]:
+def scheduler(tmp_path: Path) -> Iterator[FakeScheduler]:
     """Return a scheduler that hands on what nodes post."""
-    with stand_in(tmp_path) as standing:
+    with start_scheduler(tmp_path) as standing:
         yield standing
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, scheduler: StandIn) -> Iterator[list[Agent]]:
+def nodes(tmp_path: Path, scheduler: FakeScheduler) -> Iterator[list[Agent]]:
     """Return the agents of the nodes n1 and n2, of four emulated cores each."""
 
     def options(name: str) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def nodes(tmp_path: Path, scheduler: StandIn) -> Iterator[list[Agent]]:
             agent.stop()
 
 
-def launch(scheduler: StandIn, program: Path) -> None:
+def launch(scheduler: FakeScheduler, program: Path) -> None:
     """Start a job of a rank on each node."""
     mpirun = "mpirun.openmpi --allow-run-as-root --bind-to none --host $DROM_HOSTS -n 2"
     command = f"exec {mpirun} drom-run --await {program}"
@@ -104,7 +104,7 @@ def launch(scheduler: StandIn, program: Path) -> None:
     scheduler.hear(Started, job=1)
 
 
-def await_ranks(scheduler: StandIn, program: Path) -> list[str]:
+def await_ranks(scheduler: FakeScheduler, program: Path) -> list[str]:
     """Wait until both ranks have said where they are."""
     out = program.parent / "out"
 
@@ -117,7 +117,7 @@ def await_ranks(scheduler: StandIn, program: Path) -> list[str]:
     return wait_until(said, lambda: out.read_text(encoding="utf-8"))
 
 
-def forget(scheduler: StandIn, nodes: list[Agent]) -> None:
+def forget(scheduler: FakeScheduler, nodes: list[Agent]) -> None:
     """End the part of the job that is held, and let both nodes forget it."""
     scheduler.say("n2", Signal(1, 1, signal.SIGTERM, 0.0))
     scheduler.hear(Ended, job=1)
@@ -129,7 +129,7 @@ def forget(scheduler: StandIn, nodes: list[Agent]) -> None:
         assert agent.tasks() == {}
 
 
-def resize_and_end(scheduler: StandIn, program: Path, nodes: list[Agent]) -> None:
+def resize_and_end(scheduler: FakeScheduler, program: Path, nodes: list[Agent]) -> None:
     """Give the job, which is a task on each node, a core more on each, and let it end."""
     for agent, name in zip(nodes, ("n1", "n2"), strict=True):
         agent.await_tasks(**{"drom-1": "2-3"})
@@ -140,7 +140,7 @@ def resize_and_end(scheduler: StandIn, program: Path, nodes: list[Agent]) -> Non
     forget(scheduler, nodes)
 
 
-def test_ranks_start_on_each_node(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
+def test_ranks_start_on_each_node(program: Path, scheduler: FakeScheduler, nodes: list[Agent]) -> None:
     """Each is a task of the job on its own node, in the CPUs of that, and resized there; they end together."""
     launch(scheduler, program)
 
@@ -151,7 +151,9 @@ def test_ranks_start_on_each_node(program: Path, scheduler: StandIn, nodes: list
     resize_and_end(scheduler, program, nodes)
 
 
-def test_launches_of_a_script_are_on_its_nodes_and_cores(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
+def test_launches_of_a_script_are_on_its_nodes_and_cores(
+    program: Path, scheduler: FakeScheduler, nodes: list[Agent]
+) -> None:
     """It says neither where nor how; what runs on the other node is a task there, as the script is on its own."""
     mpirun = "mpirun.openmpi --allow-run-as-root"
     both: dict[str, Any] = {"cores": 2, "most": 4, "nodes": ["n1", "n2"], "total_tasks": 2, "cwd": str(program.parent)}
@@ -165,7 +167,9 @@ def test_launches_of_a_script_are_on_its_nodes_and_cores(program: Path, schedule
     resize_and_end(scheduler, program, nodes)
 
 
-def test_what_runs_elsewhere_ends_with_its_launcher(program: Path, scheduler: StandIn, nodes: list[Agent]) -> None:
+def test_what_runs_elsewhere_ends_with_its_launcher(
+    program: Path, scheduler: FakeScheduler, nodes: list[Agent]
+) -> None:
     """Who kills the launcher's part of a job has no ranks left on the other node, before that part is ended."""
     launch(scheduler, program)
     await_ranks(scheduler, program)
@@ -183,7 +187,7 @@ def test_what_runs_elsewhere_ends_with_its_launcher(program: Path, scheduler: St
 
 
 def test_an_agent_that_dies_keeps_the_ranks_on_its_node(
-    tmp_path: Path, program: Path, scheduler: StandIn, nodes: list[Agent]
+    tmp_path: Path, program: Path, scheduler: FakeScheduler, nodes: list[Agent]
 ) -> None:
     """Launcher and remote daemon wait for the next agents, and the job ends as if nothing had happened."""
     launch(scheduler, program)

@@ -14,7 +14,7 @@ import pytest
 
 from dromlib import layout, native
 from dromlib.testing import start_time
-from tests.support.registration import Door, Knock, open_door
+from tests.support.registration import RegistrationServer, Request, serve_registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,10 +76,10 @@ def shown(output: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in output.splitlines())
 
 
-def wait_then_grant(knock: Knock) -> None:
+def wait_then_grant(request: Request) -> None:
     """Answer a launch twice."""
-    knock.reply("waiting", text="Wait.")
-    knock.grant(1)
+    request.reply("waiting", text="Wait.")
+    request.grant(1)
 
 
 def test_without_agent_the_command_runs_unmanaged(tmp_path: Path) -> None:
@@ -102,15 +102,15 @@ def test_require_refuses_to_run_without_agent(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_door_nobody_listens_at_is_no_agent(tmp_path: Path) -> None:
-    """The door a killed agent left behind counts as no agent."""
-    Door(tmp_path, Knock.hang_up).close()
+def test_a_socket_nobody_listens_at_is_no_agent(tmp_path: Path) -> None:
+    """The registration socket that a killed agent left behind counts as no agent."""
+    RegistrationServer(tmp_path, Request.hang_up).close()
 
     assert run("--runtime-dir", tmp_path, "true").stderr.startswith("drom: no agent answers")
 
 
 def test_a_path_too_long_for_a_socket_is_no_agent(tmp_path: Path) -> None:
-    """A runtime directory whose door does not fit in a socket address is named, and how long it may be."""
+    """The path of a registration socket that does not fit in a socket address is named, and how long it may be."""
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
     why = f"drom: the path {folder} is longer than the 99 bytes that the sockets of an agent allow"
@@ -129,7 +129,7 @@ def test_a_short_name_of_a_long_path_is_kept(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as short:
         link = Path(short, "l")
         link.symlink_to(folder)
-        with open_door(link, lambda knock: knock.grant(1)):
+        with serve_registrations(link, lambda request: request.grant(1)):
             told = [
                 subprocess.run(
                     [native.run_path(), "--runtime-dir", directory, "sh", "-c", "echo $DROM_RUNTIME_DIR"],
@@ -217,11 +217,11 @@ def test_a_bad_value_is_one_sentence(tmp_path: Path, arguments: list[str], sente
 )
 def test_layout_and_memory_are_asked_for(tmp_path: Path, arguments: list[str], fields: tuple[int, ...]) -> None:
     """--distribution and --mem reach the agent as numbers; the last of several counts."""
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)) as door:
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)) as server:
         run(*arguments, "true", DROM_RUNTIME_DIR=str(tmp_path))
-    knock = door.knocks[0]
+    request = server.requests[0]
 
-    assert tuple(knock.field(name) for name in ("distribution", "per_socket", "flags", "memory")) == fields
+    assert tuple(request.field(name) for name in ("distribution", "per_socket", "flags", "memory")) == fields
 
 
 def test_help_and_version_go_to_stdout() -> None:
@@ -237,7 +237,7 @@ def test_the_exit_code_is_the_commands(tmp_path: Path) -> None:
 
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
     """The command is the same process: a signal sent to drom-run ends the command by that signal."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
         process = start_run("--runtime-dir", tmp_path, "sh", "-c", "echo ready; exec sleep 600")
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
@@ -249,7 +249,7 @@ def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
 
 def test_a_command_that_is_not_found_is_127(tmp_path: Path) -> None:
     """A command that does not exist is exit 127 and a sentence, as with env and taskset."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
         done = run("--runtime-dir", tmp_path, "no-such-command")
 
     assert (done.returncode, done.stderr) == (
@@ -263,7 +263,7 @@ def test_a_script_without_its_interpreter_is_127_and_named(tmp_path: Path) -> No
     script = tmp_path / "script"
     script.write_text("#!/nowhere/python\n", encoding="ascii")
     script.chmod(0o755)
-    with open_door(tmp_path, lambda knock: knock.grant(1)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
         done = run("--runtime-dir", tmp_path, script)
 
     why = "No such file or directory: the interpreter in its first line, or its loader, is missing"
@@ -272,7 +272,7 @@ def test_a_script_without_its_interpreter_is_127_and_named(tmp_path: Path) -> No
 
 def test_a_command_that_is_not_executable_is_126(tmp_path: Path) -> None:
     """A file that cannot be executed is exit 126 and a sentence."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
         done = run("--runtime-dir", tmp_path, tmp_path)
 
     assert (done.returncode, done.stderr) == (126, f"drom: cannot run '{tmp_path}': Permission denied.\n")
@@ -280,7 +280,7 @@ def test_a_command_that_is_not_executable_is_126(tmp_path: Path) -> None:
 
 def test_a_granted_command_finds_its_grant_in_the_environment(tmp_path: Path) -> None:
     """The command sees task, directory, CPUs and threads, and inherits no descriptor."""
-    with open_door(tmp_path, lambda knock: knock.grant(0b1_0000_1111 | 1 << 100, max_cpus=8)):
+    with serve_registrations(tmp_path, lambda request: request.grant(0b1_0000_1111 | 1 << 100, max_cpus=8)):
         done = run("--runtime-dir", tmp_path, sys.executable, "-c", SHOW)
 
     words = shown(done.stdout)
@@ -298,7 +298,7 @@ def test_a_granted_command_finds_its_grant_in_the_environment(tmp_path: Path) ->
 @pytest.mark.parametrize("already", [{}, {"DROM_TASK": "1:2"}])
 def test_its_task_is_the_first_thing_in_its_environment(tmp_path: Path, already: dict[str, str]) -> None:
     """Agents read no more than the beginning of it; the rest stays in its order."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
         done = run("--runtime-dir", tmp_path, "env", FIRST="1", SECOND="2", **already)
 
     names = [line.partition("=")[0] for line in done.stdout.splitlines()]
@@ -310,7 +310,7 @@ def test_its_task_is_the_first_thing_in_its_environment(tmp_path: Path, already:
 def test_a_grant_of_real_cpus_binds_the_command(tmp_path: Path) -> None:
     """On a real machine the command starts on the granted CPUs alone."""
     cpu = max(os.sched_getaffinity(0))
-    with open_door(tmp_path, lambda knock: knock.grant(1 << cpu, flags=0)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1 << cpu, flags=0)):
         done = run("--runtime-dir", tmp_path, sys.executable, "-c", SHOW)
 
     assert shown(done.stdout)["cpus"] == f"[{cpu}]"
@@ -318,7 +318,7 @@ def test_a_grant_of_real_cpus_binds_the_command(tmp_path: Path) -> None:
 
 def test_a_grant_that_cannot_be_bound_is_told(tmp_path: Path) -> None:
     """CPUs that do not exist are named in one line, and the command runs."""
-    with open_door(tmp_path, lambda knock: knock.grant(1 << 127, flags=0)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1 << 127, flags=0)):
         done = run("--runtime-dir", tmp_path, "echo", "ran")
 
     assert done.stdout == "ran\n"
@@ -329,7 +329,7 @@ def test_a_grant_that_cannot_be_bound_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["3", ""])
 def test_threads_set_by_the_user_stay(tmp_path: Path, name: str, value: str) -> None:
     """What is set, even to nothing, is not touched, and the others are exported."""
-    with open_door(tmp_path, lambda knock: knock.grant(0b11, max_cpus=8)):
+    with serve_registrations(tmp_path, lambda request: request.grant(0b11, max_cpus=8)):
         done = run("--runtime-dir", tmp_path, sys.executable, "-c", SHOW, **{name: value})
 
     words = shown(done.stdout)
@@ -342,8 +342,8 @@ def test_threads_set_by_an_outer_launch_are_not_the_users(tmp_path: Path, inner:
     """A launch below a launch counts its own CPUs; what the user has set in between stays."""
     threads = ("sh", "-c", "echo $GOMAXPROCS $NUMBA_NUM_THREADS")
     again = f"{native.run_path()} --runtime-dir {tmp_path} sh -c 'echo $GOMAXPROCS $NUMBA_NUM_THREADS'"
-    answers = [lambda knock: knock.grant(1, max_cpus=8), *3 * [lambda knock: knock.grant(1, max_cpus=inner)]]
-    with open_door(tmp_path, *answers):
+    answers = [lambda request: request.grant(1, max_cpus=8), *3 * [lambda request: request.grant(1, max_cpus=inner)]]
+    with serve_registrations(tmp_path, *answers):
         done = run("--runtime-dir", tmp_path, "sh", "-c", f"{again}; {again}; GOMAXPROCS=3 {again}")
         mine = run("--runtime-dir", tmp_path, *threads, GOMAXPROCS=str(inner + 1), DROM_SET_GOMAXPROCS="2")
 
@@ -354,7 +354,7 @@ def test_threads_set_by_an_outer_launch_are_not_the_users(tmp_path: Path, inner:
 def test_a_relative_directory_is_exported_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command may change its directory and still finds the agent."""
     monkeypatch.chdir(tmp_path)
-    with open_door(tmp_path, lambda knock: knock.grant(1)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
         done = run("--runtime-dir", ".", "sh", "-c", "echo $DROM_RUNTIME_DIR")
 
     assert done.stdout == f"{tmp_path}\n"
@@ -362,10 +362,10 @@ def test_a_relative_directory_is_exported_absolute(tmp_path: Path, monkeypatch: 
 
 def test_the_request_says_what_was_asked(tmp_path: Path) -> None:
     """Every option reaches the agent, and the job is named after the command unless said otherwise."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)) as door:
+    with serve_registrations(tmp_path, lambda request: request.grant(1)) as server:
         run("--runtime-dir", tmp_path, "--cpus", "8", "--min", "2", "--class", "rigid", "--session", "s1", "/bin/true")
         run("--runtime-dir", tmp_path, "--job", "mine", "true", DROM_TASK="12:345")
-        first, second = door.knocks
+        first, second = server.requests
 
     assert [first.field(name) for name in ("kind", "max_cpus", "min_cpus", "job_class")] == [1, 8, 2, 2]
     assert (first.text("job"), first.text("session")) == ("true", "s1")
@@ -408,16 +408,16 @@ def test_ranks_are_told_by_the_launcher(
     tmp_path: Path, variables: dict[str, str], session: str, rank: int, size: int
 ) -> None:
     """Local rank, size and session come from the launcher's variables."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)) as door:
+    with serve_registrations(tmp_path, lambda request: request.grant(1)) as server:
         run("--runtime-dir", tmp_path, "true", **variables)
-        knock = door.knocks[0]
+        request = server.requests[0]
 
-    assert (knock.text("session"), knock.field("local_rank"), knock.field("local_size")) == (session, rank, size)
+    assert (request.text("session"), request.field("local_rank"), request.field("local_size")) == (session, rank, size)
 
 
 def test_a_refused_command_does_not_run(tmp_path: Path) -> None:
     """A refusal is exit 1 with the agent's sentence, with and without --require."""
-    with open_door(tmp_path, lambda knock: knock.reply("refused", text="The node is closed.")):
+    with serve_registrations(tmp_path, lambda request: request.reply("refused", text="The node is closed.")):
         done = run("--runtime-dir", tmp_path, "touch", tmp_path / "ran")
 
     assert (done.returncode, done.stderr) == (1, "drom: refused: The node is closed.\n")
@@ -426,41 +426,41 @@ def test_a_refused_command_does_not_run(tmp_path: Path) -> None:
 
 def test_a_waiting_command_runs_when_granted(tmp_path: Path) -> None:
     """A waiting task says why on one line and starts at the next reply."""
-    with open_door(tmp_path, lambda knock: knock.reply("waiting", text="All CPUs are taken.")) as door:
+    with serve_registrations(tmp_path, lambda request: request.reply("waiting", text="All CPUs are taken.")) as server:
         process = start_run("--runtime-dir", tmp_path, "echo", "ran")
         assert read_line(process) == "drom: waiting: All CPUs are taken.\n"
-        door.knocks[0].grant(1)
+        server.requests[0].grant(1)
         out, err = process.communicate(timeout=WAIT_SECONDS)
 
     assert (out, err, process.returncode) == ("ran\n", "", 0)
 
 
 def test_a_lost_agent_is_asked_again(tmp_path: Path) -> None:
-    """When the agent dies while a task waits, the same process knocks at the next agent's door."""
-    with open_door(tmp_path, lambda knock: knock.reply("waiting", text="All CPUs are taken.")) as door:
+    """When the agent dies while a task waits, the same process registers with the next agent."""
+    with serve_registrations(tmp_path, lambda request: request.reply("waiting", text="All CPUs are taken.")) as server:
         process = start_run("--runtime-dir", tmp_path, "echo", "ran")
         read_line(process)
-        pid = door.knocks[0].pid
+        pid = server.requests[0].pid
     (tmp_path / "door").unlink()
-    with open_door(tmp_path, lambda knock: knock.grant(1)) as door:
+    with serve_registrations(tmp_path, lambda request: request.grant(1)) as server:
         out, err = process.communicate(timeout=WAIT_SECONDS)
 
     assert (out, err, process.returncode) == ("ran\n", "", 0)
-    assert [knock.pid for knock in door.knocks] == [pid]
+    assert [request.pid for request in server.requests] == [pid]
 
 
 def test_an_agent_that_hangs_up_at_once_is_asked_again(tmp_path: Path) -> None:
     """A connection lost before the first reply is no refusal."""
-    with open_door(tmp_path, Knock.hang_up, Knock.hang_up, lambda knock: knock.grant(1)) as door:
+    with serve_registrations(tmp_path, Request.hang_up, Request.hang_up, lambda request: request.grant(1)) as server:
         assert run("--runtime-dir", tmp_path, "echo", "ran").stdout == "ran\n"
-        assert len(door.knocks) == 3
+        assert len(server.requests) == 3
 
 
 @pytest.mark.system
 def test_an_agent_lost_for_good_is_no_agent(tmp_path: Path) -> None:
     """After half a minute without an agent a task that waited runs unmanaged, and with --require fails."""
     processes = []
-    with open_door(tmp_path, lambda knock: knock.reply("waiting", text="Wait.")):
+    with serve_registrations(tmp_path, lambda request: request.reply("waiting", text="Wait.")):
         for extra in ([], ["--require"]):
             processes.append(start_run("--runtime-dir", tmp_path, *extra, "echo", "ran"))
             read_line(processes[-1])
@@ -473,7 +473,7 @@ def test_an_agent_lost_for_good_is_no_agent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_stay_closed(tmp_path: Path, closed: str) -> None:
-    """The door's socket never takes the place of a closed stream, and the command inherits none."""
+    """The registration socket never takes the place of a closed stream, and the command inherits none."""
     probe = tmp_path / "probe"
     probe.write_text(
         "#!/bin/sh\nfor fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && seen=${seen}1 || seen=${seen}0; done\n"
@@ -481,7 +481,7 @@ def test_closed_standard_streams_stay_closed(tmp_path: Path, closed: str) -> Non
         encoding="utf-8",
     )
     command = f"{native.run_path()} --runtime-dir {tmp_path} sh -c '. {probe}' {closed}"
-    with open_door(tmp_path, wait_then_grant):
+    with serve_registrations(tmp_path, wait_then_grant):
         done = subprocess.run(["sh", "-c", command], env=clean_environment(), capture_output=True, check=False)
 
     expected = "".join("0" if sign in closed.split() else "1" for sign in ("<&-", ">&-", "2>&-"))
@@ -491,24 +491,24 @@ def test_closed_standard_streams_stay_closed(tmp_path: Path, closed: str) -> Non
 
 def test_the_command_keeps_standard_input(tmp_path: Path) -> None:
     """What is typed goes to the command."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
         process = start_run("--runtime-dir", tmp_path, "cat")
         assert process.communicate("typed\n", timeout=WAIT_SECONDS)[0] == "typed\n"
 
 
 def test_the_task_is_the_commands_own_process(tmp_path: Path) -> None:
     """The pid and start time the agent learned are those of the command."""
-    with open_door(tmp_path, lambda knock: knock.grant(1)) as door:
+    with serve_registrations(tmp_path, lambda request: request.grant(1)) as server:
         process = start_run("--runtime-dir", tmp_path, "cat")
         wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8") == "cat\n")
-        assert process.pid == door.knocks[0].pid
+        assert process.pid == server.requests[0].pid
         assert start_time(process.pid) > 0
         process.communicate(timeout=WAIT_SECONDS)
 
 
 def test_no_terminal_wait_is_needed_to_be_interrupted(tmp_path: Path) -> None:
     """Ctrl-C ends a task that waits."""
-    with open_door(tmp_path, lambda knock: knock.reply("waiting", text="Wait.")):
+    with serve_registrations(tmp_path, lambda request: request.reply("waiting", text="Wait.")):
         process = start_run("--runtime-dir", tmp_path, "true")
         read_line(process)
         process.send_signal(signal.SIGINT)
@@ -525,7 +525,9 @@ def test_only_what_follows_grants_is_told_how_many_threads_to_make(
 ) -> None:
     """A program whose threads stay as they are finds nothing of them, also below a launch of one that follows."""
     again = f"{native.run_path()} --runtime-dir {tmp_path} {' '.join(words)} -- env"
-    with open_door(tmp_path, *2 * [lambda knock: knock.grant(1, max_cpus=8, flags=layout.HEADER_EMULATED)]):
+    with serve_registrations(
+        tmp_path, *2 * [lambda request: request.grant(1, max_cpus=8, flags=layout.HEADER_EMULATED)]
+    ):
         done = run("--runtime-dir", tmp_path, "--", "sh", "-c", f"exec {again}")
 
     found = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
@@ -541,7 +543,9 @@ def test_a_program_into_which_nothing_is_loaded_is_told_its_number_of_threads(tm
     program = tmp_path / "p"
     text = '#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv("OMP_NUM_THREADS")); return 0; }'
     subprocess.run(["gcc", "-static", "-xc", "-", "-o", program], input=text, text=True, check=True)
-    with open_door(tmp_path, *2 * [lambda knock: knock.grant(1, max_cpus=8, flags=layout.HEADER_EMULATED)]):
+    with serve_registrations(
+        tmp_path, *2 * [lambda request: request.grant(1, max_cpus=8, flags=layout.HEADER_EMULATED)]
+    ):
         done = run("--runtime-dir", tmp_path, "--", program)
         limited = run("--runtime-dir", tmp_path, "--", program, OMP_THREAD_LIMIT="5")
 
@@ -559,7 +563,7 @@ def test_settings_at_which_llvms_runtime_aborts_keep_gnus(tmp_path: Path, name: 
     source.write_text("int main(void)\n{\n#pragma omp parallel\n    ;\n    return 0;\n}\n")
     subprocess.run(["gcc", "-fopenmp", source, "-o", program], check=True)
     plain = subprocess.run([program], env=clean_environment(**{name: value}), capture_output=True, check=False)
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         done = run("--runtime-dir", tmp_path, "--", program, **{name: value})
 
     assert done.returncode == plain.returncode
@@ -572,5 +576,5 @@ def test_numbers_of_threads_in_order_are_no_hindrance(tmp_path: Path, value: str
     subprocess.run(
         ["gcc", "-fopenmp", "-xc", "-", "-o", program], input="int main(void) { return 0; }", text=True, check=True
     )
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         assert "OMP_NUM_THREADS" not in run("--runtime-dir", tmp_path, "--", program, OMP_NUM_THREADS=value).stderr

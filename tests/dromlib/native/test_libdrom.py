@@ -19,7 +19,7 @@ from dromlib import layout, native
 from dromlib.testing import Registry, start_time
 from tests.support import native_build
 from tests.support.agents import wait_until
-from tests.support.registration import Knock, open_door
+from tests.support.registration import Request, serve_registrations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ def start(client_program: Path, tmp_path: Path) -> Iterator[Callable[[], Client]
 
 def test_a_grant_is_polled_taken_and_applied(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
     """A published grant makes poll true once, and apply writes its epoch into the mailbox."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         assert client.ask("attach") == f"attach {RESPONDER}"
         assert client.ask("poll") == "poll 0"
@@ -133,7 +133,7 @@ def test_a_newer_grant_supersedes_one_not_taken(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
     """A program that missed two grants takes the newest."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         for mask in (0b1, 0b11, 0b111):
@@ -145,7 +145,7 @@ def test_a_newer_grant_supersedes_one_not_taken(
 
 def test_wait_wakes_at_a_grant(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
     """A program blocked in wait is woken by a publish from another process, and by its time-out."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         assert client.ask("wait 1") == "wait 0"
@@ -178,8 +178,8 @@ def wait_until_blocked(pid: int) -> None:
 
 
 def test_wait_wakes_when_the_slot_retires(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
-    """A retired slot wakes a waiting program, which turns unmanaged when no agent answers its second knock."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    """A retired slot wakes a waiting program, which turns unmanaged when no agent answers its second request."""
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         client.send("wait -1")
@@ -195,12 +195,12 @@ def test_wait_wakes_when_the_slot_retires(start: Callable[[], Client], registry:
 def test_a_retired_program_joins_the_next_agent(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
-    """A program whose slot is retired knocks again and takes its grant from the new registry."""
+    """A program whose slot is retired registers again and takes its grant from the new registry."""
     (tmp_path / "new").mkdir()
     successor = Registry(tmp_path / "new", flags=layout.HEADER_EMULATED)
     successor.publish(2, 0b11)
-    answers = (lambda knock: knock.attach(registry), lambda knock: knock.attach(successor, 2))
-    with open_door(tmp_path, *answers) as door:
+    answers = (lambda request: request.attach(registry), lambda request: request.attach(successor, 2))
+    with serve_registrations(tmp_path, *answers) as server:
         client = start()
         client.ask("attach")
         fds = client.ask("fds")
@@ -210,12 +210,12 @@ def test_a_retired_program_joins_the_next_agent(
         assert client.ask("apply") == "apply 0"
         assert successor.mail(2, "applied") == 1
         assert client.ask("fds") == fds
-        assert len(door.knocks) == 2
+        assert len(server.requests) == 2
 
 
 def test_a_reused_slot_is_not_obeyed(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
-    """A program that finds another task in its slot turns unmanaged without a second knock."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+    """A program that finds another task in its slot turns unmanaged without a second request."""
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         client.ask("attach")
         registry.seat(0, client.process.pid, start_time(client.process.pid) + 1)
@@ -224,13 +224,13 @@ def test_a_reused_slot_is_not_obeyed(start: Callable[[], Client], registry: Regi
         assert client.ask("mode") == f"mode {UNMANAGED}"
         assert client.ask("acknowledge") == "acknowledge 0"
         assert registry.mail(0, "applied") == 0
-        assert len(door.knocks) == 1
+        assert len(server.requests) == 1
 
 
 def test_a_follower_never_acknowledges(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
     """A follower takes the same grants as the responder but leaves the mailbox alone."""
-    answers = (lambda knock: knock.attach(registry), lambda knock: knock.attach(registry, follower=True))
-    with open_door(tmp_path, *answers):
+    answers = (lambda request: request.attach(registry), lambda request: request.attach(registry, follower=True))
+    with serve_registrations(tmp_path, *answers):
         first, second = start(), start()
         assert first.ask("attach") == f"attach {RESPONDER}"
         assert second.ask("attach") == f"attach {FOLLOWER}"
@@ -248,7 +248,7 @@ def test_a_child_cannot_speak_for_its_parent(
     start: Callable[[], Client], registry: Registry, tmp_path: Path, how: str
 ) -> None:
     """After fork, with or without its handlers, a child is unmanaged and the parent goes on."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         registry.publish(0, 0b1)
@@ -262,9 +262,9 @@ def test_a_child_cannot_speak_for_its_parent(
 
 
 def test_a_child_may_attach_for_itself(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
-    """A forked child holds no descriptor of the handle it inherited, and can knock on its own."""
-    answers = (lambda knock: knock.attach(registry), lambda knock: knock.attach(registry, follower=True))
-    with open_door(tmp_path, *answers):
+    """A forked child holds no descriptor of the handle it inherited, and can register on its own."""
+    answers = (lambda request: request.attach(registry), lambda request: request.attach(registry, follower=True))
+    with serve_registrations(tmp_path, *answers):
         client = start()
         before = int(client.ask("fds").split()[1])
         client.ask("attach")
@@ -275,7 +275,7 @@ def test_a_child_may_attach_for_itself(start: Callable[[], Client], registry: Re
 
 def test_detach_leaves_the_seat(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
     """A responder that detaches says so in its mailbox and keeps nothing open."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         before = client.ask("fds")
         client.ask("attach")
@@ -285,21 +285,21 @@ def test_detach_leaves_the_seat(start: Callable[[], Client], registry: Registry,
 
 
 @contextlib.contextmanager
-def knock_beside(client: Client, registry: Registry, folder: Path, *, seat: bool) -> Iterator[None]:
+def attach_beside(client: Client, registry: Registry, folder: Path, *, seat: bool) -> Iterator[None]:
     """Let another thread of a responder attach, answered after the block: it gets the seat as well, or nothing."""
     block_over = threading.Event()
 
-    def answer_late(knock: Knock) -> None:
+    def answer_late(request: Request) -> None:
         assert block_over.wait(ANSWER_SECONDS)
         if seat:
-            knock.attach(registry)
+            request.attach(registry)
         else:
-            knock.hang_up()
+            request.hang_up()
 
-    with open_door(folder, lambda knock: knock.attach(registry), answer_late) as door:
+    with serve_registrations(folder, lambda request: request.attach(registry), answer_late) as server:
         assert client.ask("attach") == f"attach {RESPONDER}"
         assert client.ask("knock") == "knock"
-        wait_until(lambda: len(door.knocks) == 2, lambda: "nobody knocks")
+        wait_until(lambda: len(server.requests) == 2, lambda: "nobody registers")
         try:
             yield
         finally:
@@ -313,7 +313,7 @@ def test_who_closes_while_another_thread_attaches_leaves_it_the_seat(
     """The agent may have given the seat to the newcomer already; the process gives it up when that one closes."""
     client = start()
     before = client.ask("fds")
-    with knock_beside(client, registry, tmp_path, seat=True):
+    with attach_beside(client, registry, tmp_path, seat=True):
         assert client.ask("detach") == "detach"
         assert registry.mail(0, "applied") == 0
     assert registry.mail(0, "applied") == 0
@@ -332,7 +332,7 @@ def test_a_seat_that_nobody_takes_over_is_given_up(
     """Where a thread attaches in vain while another one closes, the agent is told of the end all the same."""
     client = start()
     before = client.ask("fds")
-    with knock_beside(client, registry, tmp_path, seat=False):
+    with attach_beside(client, registry, tmp_path, seat=False):
         assert client.ask("detach") == "detach"
     assert registry.mail(0, "applied") == RETIRED
     assert client.ask("fds") == before
@@ -343,7 +343,7 @@ def test_a_descriptor_that_the_program_has_closed_is_not_used(
 ) -> None:
     """A file of the program's own that has its number is neither written nor closed; the next grant is acknowledged."""
     mine = tmp_path / "mine"
-    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         client.ask("attach")
         registry.publish(0, 0b11)
@@ -355,7 +355,7 @@ def test_a_descriptor_that_the_program_has_closed_is_not_used(
         epoch = registry.mail(0, "applied")
         assert client.ask("acknowledge") == "acknowledge 0"
         assert registry.mail(0, "applied") > epoch
-        assert len(door.knocks) == 2
+        assert len(server.requests) == 2
         client.ask("lose")
         assert client.ask("detach") == "detach"
         assert client.ask("fds") == f"fds {3 + 8 + 1}"
@@ -365,7 +365,7 @@ def test_a_descriptor_that_the_program_has_closed_is_not_used(
 def test_threads_attach_and_detach_together(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
     """Handles of several threads come and go without a race or a leaked descriptor."""
     registry.publish(0, 1)
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         before = client.ask("fds").split()[1]
         assert client.ask("crowd 20") == f"crowd {before}"
@@ -382,79 +382,79 @@ def test_no_agent_is_harmless(start: Callable[[], Client]) -> None:
     assert client.ask("progress 1") == "progress"
 
 
-def short_mailbox(knock: Knock, registry: Registry) -> None:
+def short_mailbox(request: Request, registry: Registry) -> None:
     """Hand out a mailbox cut short."""
     os.truncate(registry.mailbox(0), 100)
-    knock.attach(registry)
+    request.attach(registry)
 
 
-def short_registry(knock: Knock, registry: Registry) -> None:
+def short_registry(request: Request, registry: Registry) -> None:
     """Hand out a registry that ends before its slots."""
     os.truncate(registry.path, layout.HEADER_SIZE + 10)
-    knock.attach(registry)
+    request.attach(registry)
 
 
-def strange_version(knock: Knock, registry: Registry) -> None:
+def strange_version(request: Request, registry: Registry) -> None:
     """Hand out a registry of another layout."""
     layout.HEADER.write(registry.view, layout_version=layout.LAYOUT_VERSION + 1)
-    knock.attach(registry)
+    request.attach(registry)
 
 
-def wide_masks(knock: Knock, registry: Registry) -> None:
+def wide_masks(request: Request, registry: Registry) -> None:
     """Hand out a registry with masks wider than any."""
     layout.HEADER.write(registry.view, mask_bits=1 << 20)
-    knock.attach(registry)
+    request.attach(registry)
 
 
-def far_slot(knock: Knock, registry: Registry) -> None:
+def far_slot(request: Request, registry: Registry) -> None:
     """Seat the program beyond the registry."""
     with registry.path.open("rb") as file:
-        knock.reply("granted", (file.fileno(), file.fileno()), slot=1 << 30)
+        request.reply("granted", (file.fileno(), file.fileno()), slot=1 << 30)
 
 
-def no_descriptors(knock: Knock, registry: Registry) -> None:
+def no_descriptors(request: Request, registry: Registry) -> None:
     """Grant without descriptors."""
     del registry
-    knock.reply("granted")
+    request.reply("granted")
 
 
-def one_descriptor(knock: Knock, registry: Registry) -> None:
+def one_descriptor(request: Request, registry: Registry) -> None:
     """Grant without a mailbox."""
     with registry.path.open("rb") as file:
-        knock.reply("granted", (file.fileno(),))
+        request.reply("granted", (file.fileno(),))
 
 
-def too_many_descriptors(knock: Knock, registry: Registry) -> None:
+def too_many_descriptors(request: Request, registry: Registry) -> None:
     """Grant with more descriptors than there is room for."""
     with registry.path.open("rb") as file:
-        knock.reply("granted", (file.fileno(),) * 30)
+        request.reply("granted", (file.fileno(),) * 30)
 
 
-def pipes(knock: Knock, registry: Registry) -> None:
+def pipes(request: Request, registry: Registry) -> None:
     """Hand out pipes for files."""
     del registry
     ends = os.pipe()
-    knock.reply("granted", ends)
+    request.reply("granted", ends)
     for end in ends:
         os.close(end)
 
 
-def refusal(knock: Knock, registry: Registry) -> None:
+def refusal(request: Request, registry: Registry) -> None:
     """Refuse."""
     del registry
-    knock.reply("refused", text="Not today.")
+    request.reply("refused", text="Not today.")
 
 
-def gibberish(knock: Knock, registry: Registry) -> None:
+def gibberish(request: Request, registry: Registry) -> None:
     """Send bytes that are no reply."""
     del registry
-    knock.door.send(b"x" * 3000)
+    request.connection.send(b"x" * 3000)
 
 
-def hang_up(knock: Knock, registry: Registry) -> None:
+def hang_up(request: Request, registry: Registry) -> None:
     """Close the connection."""
     del registry
-    knock.hang_up()
+    request.hang_up()
 
 
 BAD_ANSWERS = (
@@ -475,10 +475,10 @@ BAD_ANSWERS = (
 
 @pytest.mark.parametrize("answer", BAD_ANSWERS, ids=lambda answer: answer.__name__)
 def test_a_bad_answer_leaves_the_program_unmanaged(
-    start: Callable[[], Client], registry: Registry, tmp_path: Path, answer: Callable[[Knock, Registry], None]
+    start: Callable[[], Client], registry: Registry, tmp_path: Path, answer: Callable[[Request, Registry], None]
 ) -> None:
     """Whatever the agent answers, attach returns at once and leaks no descriptor; nonsense is told to the user."""
-    with open_door(tmp_path, lambda knock: answer(knock, registry)):
+    with serve_registrations(tmp_path, lambda request: answer(request, registry)):
         client = start()
         before = client.ask("fds")
         assert client.ask("attach") == f"attach {UNMANAGED}"
@@ -496,15 +496,17 @@ def test_a_program_without_free_descriptors_is_told_so(
     start: Callable[[], Client], registry: Registry, tmp_path: Path, free: int
 ) -> None:
     """Attaching takes three file descriptors: with fewer it says so, leaks none, and gives the seat back."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         before = client.ask("fds")
         client.ask(f"fill {free}")
         assert client.ask("attach") == f"attach {UNMANAGED}"
         client.ask("drain")
         assert client.ask("fds") == before
-        assert [knock.door.recv(4096) for knock in door.knocks] == [knock.raw for knock in door.knocks]
-        assert len(door.knocks) == bool(free)
+        assert [request.connection.recv(4096) for request in server.requests] == [
+            request.raw for request in server.requests
+        ]
+        assert len(server.requests) == bool(free)
     missing = f"this program has no free file descriptor for the agent in {tmp_path}"
     client.told = f"drom: {missing}, so this program runs unmanaged: give it more (ulimit -n).\n"
 
@@ -519,11 +521,11 @@ def test_a_program_without_free_descriptors_is_not_told_of_no_agent(start: Calla
 
 def test_three_free_descriptors_are_enough(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
     """A program that may open three more files attaches, and hangs up."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         client.ask("fill 3")
         assert client.ask("attach") == f"attach {RESPONDER}"
-        assert door.knocks[0].door.recv(4096) == b""
+        assert server.requests[0].connection.recv(4096) == b""
         client.ask("drain")
 
 
@@ -531,13 +533,13 @@ def test_one_who_cannot_sit_beside_another_leaves_it_the_seat(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
     """A second session without descriptors gives nothing back: the first goes on answering."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         client.ask("attach")
         client.ask("fill 2")
         assert client.ask("attach") == f"attach {UNMANAGED}"
         client.ask("drain")
-        assert [knock.door.recv(4096) for knock in door.knocks] == [b"", b""]
+        assert [request.connection.recv(4096) for request in server.requests] == [b"", b""]
     missing = f"this program has no free file descriptor for the agent in {tmp_path}"
     client.told = f"drom: {missing}, so this program runs unmanaged: give it more (ulimit -n).\n"
 
@@ -546,18 +548,18 @@ def test_a_program_that_may_not_look_at_files_gives_the_seat_back(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
     """Where a sandbox denies fstat() it is unmanaged, and is not told to update drom."""
-    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         client.ask("deny")
         assert client.ask("attach") == f"attach {UNMANAGED}"
-        assert door.knocks[0].door.recv(4096) == door.knocks[0].raw
+        assert server.requests[0].connection.recv(4096) == server.requests[0].raw
 
 
 def test_an_agent_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     """A program that has waited long enough for an answer is unmanaged, and says so; this one waits for a second."""
     sources = [native_build.SOURCES / "client.c", *sorted((native_build.NATIVE / "src").glob("*.c"))]
     native_build.compile_c(tmp_path / "client", sources, ["-DDROMI_ANSWER_SECONDS=1"])
-    with open_door(tmp_path, lambda _: None):
+    with serve_registrations(tmp_path, lambda _: None):
         client = Client(tmp_path / "client", tmp_path)
         assert client.ask("attach") == f"attach {UNMANAGED}"
         silent = f"the agent in {tmp_path} has not answered for 1 s"
@@ -569,7 +571,7 @@ def test_apply_binds_every_thread(start: Callable[[], Client], tmp_path: Path) -
     """Each thread of the program is on the granted CPUs before the grant is acknowledged."""
     cpu = max(os.sched_getaffinity(0))
     registry = Registry(tmp_path)
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         client.ask("sleepers 8")
@@ -592,7 +594,7 @@ def test_who_was_let_go_gives_a_late_grant_back(
     registry = Registry(tmp_path)
     at = registry.base(0) + layout.mask_offset("restore", registry.words * 64)
     registry.view[at : at + 8] = (1 << cpu).to_bytes(8, "little")
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         registry.publish(0, 1 << max(os.sched_getaffinity(0)))
@@ -611,7 +613,7 @@ def test_apply_catches_threads_made_meanwhile(start: Callable[[], Client], tmp_p
     """Threads that make threads while apply walks do not escape it."""
     cpu = min(os.sched_getaffinity(0))
     registry = Registry(tmp_path)
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         registry.publish(0, 1 << cpu)
@@ -628,7 +630,7 @@ def test_a_small_stack_has_room_for_a_grant(tmp_path: Path) -> None:
     client = Client(native_build.build(tmp_path, "client", "plain"), tmp_path)
     registry = Registry(tmp_path)
     epoch = registry.publish(0, 1 << min(os.sched_getaffinity(0)))
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         assert client.ask("narrow") == f"narrow {RESPONDER}"
     assert registry.mail(0, "applied") == epoch
     client.end()
@@ -637,7 +639,7 @@ def test_a_small_stack_has_room_for_a_grant(tmp_path: Path) -> None:
 def test_apply_tells_when_it_cannot_bind(start: Callable[[], Client], tmp_path: Path) -> None:
     """A grant of CPUs that do not exist is an error and is not acknowledged."""
     registry = Registry(tmp_path)
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
         client.ask("attach")
         registry.publish(0, 1 << 127)
@@ -657,7 +659,7 @@ def test_a_killed_writer_never_hangs_a_reader(storm_program: Path, registry: Reg
     """Fifty publishers killed at any instant leave whole grants, and the reader takes the last one."""
     place = [str(registry.path), str(registry.base(0)), str(registry.words)]
     environment = {**os.environ, "DROM_RUNTIME_DIR": str(tmp_path)}
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         reader = subprocess.Popen([storm_program, "read"], stdout=subprocess.PIPE, text=True, env=environment)
         assert reader.stdout
         assert reader.stdout.readline() == "go\n"
@@ -702,7 +704,7 @@ def test_log_is_one_line_an_event(registry: Registry, tmp_path: Path, monkeypatc
     monkeypatch.setenv("DROM_LOG", "1")
     program = native_build.build(tmp_path, "client", "plain")
     registry.publish(0, 1)
-    with open_door(tmp_path, lambda knock: knock.attach(registry)):
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = Client(program, tmp_path)
         _, log = client.process.communicate("attach\ntake\napply\n", timeout=ANSWER_SECONDS)
 

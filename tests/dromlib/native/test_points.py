@@ -13,7 +13,7 @@ from dromlib.testing import Registry
 from tests.dromlib.native.test_libdrom import ANSWER_SECONDS, RESPONDER, Client
 from tests.support import native_build
 from tests.support.agents import wait_until
-from tests.support.registration import Door, open_door
+from tests.support.registration import RegistrationServer, serve_registrations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def await_cpus(client: Client, count: int) -> None:
 def test_threads_share_the_session(program: Path, tmp_path: Path) -> None:
     """Of threads that pass points together one takes each grant; a child begins anew; who attaches by himself wins."""
     registry = Registry(tmp_path, flags=layout.HEADER_EMULATED)
-    with open_door(tmp_path, lambda knock: knock.attach(registry)) as door:
+    with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = Client(program, tmp_path)
         try:
             for mask in (0b1111, 0b11, 0b111):
@@ -51,7 +51,7 @@ def test_threads_share_the_session(program: Path, tmp_path: Path) -> None:
             assert registry.mail(0, "points") == 1 << layout.ENUMS["POINTS"].index("mpi")
             assert client.ask("fork") == "fork 0"
             assert client.ask("ncpus") == "ncpus 3"
-            assert len(door.knocks) == 1
+            assert len(server.requests) == 1
             assert client.ask("attach") == f"attach {RESPONDER} 0"
             registry.publish(0, 0b1)
             assert client.ask("ncpus") == "ncpus 0"
@@ -66,12 +66,12 @@ def test_threads_share_the_session(program: Path, tmp_path: Path) -> None:
 def test_a_retired_registry_may_still_be_polled(program: Path, tmp_path: Path) -> None:
     """Threads that poll while the agent gives its registry up find nothing any more, and nothing bad happens."""
     registry = Registry(tmp_path, flags=layout.HEADER_EMULATED)
-    door = Door(tmp_path, lambda knock: knock.attach(registry))
+    server = RegistrationServer(tmp_path, lambda request: request.attach(registry))
     epoch = registry.publish(0, 0b11)
     client = Client(program, tmp_path)
     try:
         await_applied(registry, epoch)
-        door.close()
+        server.close()
         registry.retire(0)
         await_cpus(client, 0)
         client.end()

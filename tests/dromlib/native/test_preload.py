@@ -16,7 +16,7 @@ from tests.dromlib.native.test_drom_run import clean_environment, run, start_run
 from tests.support import native_build
 from tests.support.agents import lives, wait_until
 from tests.support.paths import ROOT
-from tests.support.registration import open_door
+from tests.support.registration import serve_registrations
 from tests.system.test_openmp import has_libomp
 
 HOOK = ROOT / "dromlib" / "native" / "python" / "sitecustomize.py"
@@ -46,9 +46,9 @@ int main(void)
 
 
 def run_granted(folder: Path, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Run drom-run to its end, with a door that grants synthetic CPUs."""
+    """Run drom-run to its end, with a server that grants synthetic CPUs."""
     try:
-        with open_door(folder, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+        with serve_registrations(folder, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
             return run(*words, DROM_RUNTIME_DIR=str(folder), **extra)
     finally:
         (folder / "door").unlink(missing_ok=True)
@@ -66,8 +66,8 @@ def shown(flags: str, file: Path) -> str:
 
 
 def run_by(launcher: Path, folder: Path, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Run a copy of drom-run to its end, with a door that grants synthetic CPUs."""
-    with open_door(folder, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+    """Run a copy of drom-run to its end, with a server that grants synthetic CPUs."""
+    with serve_registrations(folder, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         command = [str(launcher), "--runtime-dir", str(folder), "--", *map(str, words)]
         return subprocess.run(command, env=clean_environment(**extra), capture_output=True, text=True, check=True)
 
@@ -126,7 +126,7 @@ def test_the_command_is_found_where_the_kernel_is_told_to_look(tmp_path: Path, p
     if path is None:
         del env["PATH"]
     command = [str(native.run_path()), "--", "sh" if path is None else "command", *PRELOAD[1:]]
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=True)
 
     assert (done.stdout, done.stderr) == (f"{native.preload_path()}\n", "")
@@ -153,11 +153,11 @@ def test_a_library_of_another_launch_leaves_a_program_that_is_to_be_bound_only(
 ) -> None:
     """It asks the agent for nothing."""
     program = compiled(tmp_path, "regions", "-fopenmp", text=REGION)
-    with open_door(tmp_path, lambda knock: knock.reply("unmanaged")) as door:
+    with serve_registrations(tmp_path, lambda request: request.reply("unmanaged")) as server:
         loads = {"LD_PRELOAD": str(native.preload_path()), "DROM_MALLEABILITY": malleability}
         subprocess.run([program], env=clean_environment(DROM_RUNTIME_DIR=str(tmp_path), **loads), check=True)
 
-    assert len(door.knocks) == (malleability == "auto")
+    assert len(server.requests) == (malleability == "auto")
 
 
 def test_nothing_is_loaded_without_a_grant(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_killed_launcher_leaves_no_loader_behind(tmp_path: Path) -> None:
     """A loader that is asked about a program ends when nobody reads any more what it says."""
     loader = compiled(tmp_path, "loader", "-static", text=ENDLESS.replace("PLACE", str(tmp_path)))
     program = compiled(tmp_path, "program", f"-Wl,--dynamic-linker={loader}")
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         launcher = start_run("--runtime-dir", tmp_path, "--", program)
         file = tmp_path / "pid"
         pid = int(wait_until(lambda: file.read_text() if file.exists() else "", lambda: "the loader is not asked"))
@@ -376,7 +376,7 @@ def test_a_launcher_that_ignores_its_children_still_asks_the_loader(tmp_path: Pa
     """And the program finds them ignored as before."""
     program = openmp_program(tmp_path, ASKS)
     command = ("env", "--ignore-signal=CHLD", native.run_path(), "--")
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         words = [(program,), ("grep", "SigIgn", "/proc/self/status")]
         env = clean_environment(DROM_RUNTIME_DIR=str(tmp_path))
         said = [subprocess.check_output([*command, *word], text=True, env=env) for word in words]
@@ -571,7 +571,7 @@ def test_a_runtime_that_could_not_start_is_not_used(tmp_path: Path, what: str) -
         ),
     }
     (before, why), program = limits[what], openmp_program(tmp_path, REGION)
-    with open_door(tmp_path, lambda knock: knock.grant(1, flags=layout.HEADER_EMULATED)):
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         command = [*before, native.run_path(), "--runtime-dir", tmp_path, "--", program]
         done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
 
