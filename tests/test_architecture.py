@@ -163,7 +163,7 @@ def test_modules_lie_in_packages(top: str) -> None:
 
 
 def test_the_scheduler_decides_nothing_by_code_of_the_agent() -> None:
-    """It uses what carries messages, logs and looks at the system; never what decides about the cores of a node."""
+    """The scheduler uses messages, logging and system modules of the agent, never those that decide about cores."""
     apart = (
         "drom.agent.policy",
         "drom.agent.placement",

@@ -56,7 +56,7 @@ class TestHistory:
         assert history.violations(reading(BEFORE), reading(after)) == []
 
     def test_an_agent_may_die_while_it_writes_down_what_is_in_force(self) -> None:
-        """It writes the epoch first: the next one gives up the rest of what was in force before."""
+        """The agent writes the epoch first: the next agent gives up the rest of the previous grant."""
         half = dataclasses.replace(BEFORE, epoch=6, grant=0b01, earlier=0b11, applied_epoch=6)
         whole = dataclasses.replace(half, held=0b01, applied=0b01)
         assert history.violations(reading(half), reading(whole)) == []

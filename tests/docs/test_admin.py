@@ -86,7 +86,7 @@ def test_its_commands_are_there() -> None:
 
 
 def test_the_unit_file_is_whole() -> None:
-    """It starts the agent, keeps its directory over a crash and leaves programs alone."""
+    """The unit starts the agent, keeps its directory over a crash and leaves programs alone."""
     unit = configparser.ConfigParser(strict=True, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(DOCS.parent / "contrib" / "drom-agent.service", encoding="utf-8")

@@ -128,7 +128,7 @@ class TestFortran:
     """The module by iso_c_binding."""
 
     def test_a_program_takes_part(self, tmp_path: Path) -> None:
-        """It is granted CPUs, applies and acknowledges them, and tells its wishes and progress."""
+        """A Fortran program gets CPUs, applies and acknowledges them, and reports requested CPUs and progress."""
         (tmp_path / "mine.f90").write_text(FORTRAN, encoding="utf-8")
         compiler = needs("gfortran", "gfortran-12", "gfortran-13", "gfortran-14")
         flags = drom("flags").stdout.split()

@@ -18,7 +18,7 @@ GUIDE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```(\w*)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
 
 
-def test_it_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_policy_runs_as_it_stands(tmp_path: Path) -> None:
     """In thirty lines, with the output that the page shows."""
     policy = BLOCKS["python"]
     (tmp_path / "saf.py").write_text(policy, encoding="utf-8")

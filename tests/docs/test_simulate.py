@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.timeout(900)  # twenty commands, most with a policy that may have to be compiled
-def test_it_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     """Every command of the page, in its order; what stopped and went on is what ran in one go."""
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     run_lines(commands_of("docs/simulate.md"), tmp_path)
@@ -31,7 +31,7 @@ def test_it_runs_as_it_stands(tmp_path: Path) -> None:
     assert all((tmp_path / "easy" / f"{name}.png").is_file() for name in ("gantt", "load", "days", "heatmaps"))
 
 
-def test_it_names_every_column_and_metric() -> None:
+def test_the_page_names_every_column_and_metric() -> None:
     """And no other."""
     columns = PAGE[PAGE.index("Columns of") : PAGE.index("| metric in")]
     metrics = PAGE[PAGE.index("| metric in") : PAGE.index("## Pictures")]

@@ -328,7 +328,7 @@ def test_whatever_shows_something_can_be_read_by_scripts() -> None:
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_a_caller_may_close_the_standard_streams(tmp_path: Path, closed: str) -> None:
-    """It is as if they led nowhere, and nothing else gets their place."""
+    """Closed streams behave as /dev/null, and no other file takes their descriptors."""
     command = [sys.executable, "-m", "drom", "top", "--runtime-dir", str(tmp_path)]
     done = subprocess.run(
         ["bash", "-c", f'"$@" {closed}', "bash", *command], capture_output=True, text=True, check=False
@@ -367,7 +367,7 @@ def test_a_reader_that_has_seen_enough_ends_it_as_a_program_of_c(arguments: list
 
 
 def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names what can be reported; with a variable there is the traceback."""
+    """The sentence names what can be reported; with a variable set the traceback is shown."""
 
     def fail(**_: object) -> None:
         raise KeyError("metrics\nof")

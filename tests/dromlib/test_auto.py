@@ -114,7 +114,7 @@ class TestLimits:
     """Blocks of threadpoolctl's, whatever its version."""
 
     def test_a_version_before_3_is_left_alone(self, program: Program) -> None:
-        """It sizes no pools here; imports and grants go on."""
+        """An older threadpoolctl sizes no pools here; imports and grants go on."""
         program.library("threadpoolctl", LIMITS_2)
         code = """
 import dromlib.auto, torch
@@ -124,7 +124,7 @@ print(torch.threads)
         assert program.run(code) == "2\n"
 
     def test_a_wrapped_function_is_a_block(self, program: Program) -> None:
-        """It keeps its number of threads, each time, and after it the pools have the size of the newest grant."""
+        """Each call keeps its number of threads; after a call the pools have the size of the newest grant."""
         program.library("threadpoolctl", LIMITS_3_5)
         code = """
 import dromlib.auto, torch
@@ -180,7 +180,7 @@ print(torch.threads)
 
     @pytest.mark.parametrize(("frames", "words"), [(0, "with lock:"), (1, "if True:")], ids=["at work", "after it"])
     def test_a_number_that_torch_has_compiled_for(self, program: Program, frames: int, words: str) -> None:
-        """It stays while PyTorch compiles, which would fail, and afterwards, when it would compile anew."""
+        """The number stays while PyTorch compiles, which would fail, and afterwards, when it would recompile."""
         code = f"""
 import sys, threading, types, dromlib.auto, torch
 lock = threading.RLock()
@@ -233,7 +233,7 @@ class TestImports:
 class TestThread:
     """The thread that waits for grants."""
 
-    def test_it_is_none_of_threadings(self, program: Program) -> None:
+    def test_the_thread_is_none_of_threadings(self, program: Program) -> None:
         """Where all threads are made to take turns in the main thread, as gevent does, the program goes on."""
         code = """
 import dromlib.auto, _thread, threading
@@ -246,7 +246,7 @@ print(torch.threads, threading.active_count())
 """
         assert program.run_alone(code) == "4 1\n"
 
-    def test_it_takes_no_signals(self, program: Program) -> None:
+    def test_the_thread_takes_no_signals(self, program: Program) -> None:
         """One that the program blocks waits for the program to ask for it."""
         code = """
 import os, signal, dromlib.auto, torch
@@ -307,7 +307,7 @@ with warnings.catch_warnings(record=True) as caught, dromlib.attach([], min_cpus
         assert program.run(code) == "1\n"
 
     def test_a_follower_looks_for_no_pools(self, program: Program) -> None:
-        """It has nothing to size."""
+        """A follower has no pools to size."""
         program.library("threadpoolctl", "print('imported')")
         code = """
 import subprocess, sys
@@ -373,7 +373,7 @@ print(torch.threads, dromlib.auto._auto._session)
         program.library("torch", TORCH.replace("threads = 4", "threads = 3"))
         assert program.run_alone(code) == "3 None\n"
 
-    def test_it_attaches_once(self, program: Program) -> None:
+    def test_a_program_attaches_once(self, program: Program) -> None:
         """Also when another call is due meanwhile."""
         code = """
 import dromlib.auto, dromlib.session
@@ -390,7 +390,7 @@ print(Session.made)
 """
         assert program.run(code) == "1\n"
 
-    def test_it_does_not_attach_behind_the_back_of_a_program(self, program: Program) -> None:
+    def test_a_program_that_attached_by_itself_is_not_attached_again(self, program: Program) -> None:
         """A call that was due when the program attached by itself does nothing any more."""
         code = """
 import dromlib.auto, torch

@@ -834,7 +834,7 @@ class TestImport:
     """What `import dromlib` costs."""
 
     @pytest.mark.parametrize("code", ["import dromlib", "import dromlib; dromlib.attach; dromlib.malleable"])
-    def test_it_loads_nothing_heavy(self, code: str) -> None:
+    def test_the_import_loads_nothing_heavy(self, code: str) -> None:
         """Neither numpy nor zmq, nor anything of the standard library that is slow to import."""
         heavy = ("numpy", "zmq", "psutil", "threadpoolctl", "asyncio", "typing", "dataclasses", "ctypes", "logging")
         done = run(f"import sys; before = set(sys.modules); {code}; print({{*{heavy}}} & ({{*sys.modules}} - before))")

@@ -46,7 +46,7 @@ def build(kind: str, folder: Path) -> Path:
 def test_a_program_that_cannot_follow_is_bound(
     start: Programs, tmp_path: Path, kind: str, tell: Callable[[str], None]
 ) -> None:
-    """It runs on the CPUs of each grant, right and slower, and what that costs is told."""
+    """The program runs correctly but slower on the CPUs of each grant, and the cost is reported."""
     program = build(kind, tmp_path)
     runtime = ("--openmp-runtime", kind) if kind != "oneTBB" else ()
     with start_agent(tmp_path, "--topology", "pack:2 core:1", "--grace", "0.1") as agent:

@@ -109,7 +109,7 @@ def agent(shared_agent: Agent, start: Programs) -> Iterator[Agent]:
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_an_unedited_program_is_resized_twice(agent: Agent, start: Programs, name: str) -> None:
-    """It uses as many threads as it has CPUs, and every answer is right."""
+    """The program uses as many threads as it has CPUs, and every answer is right."""
     pytest.importorskip(name, reason=f"needs {name}")
     program = start.start(*agent.run("--job", "a", sys.executable, "-c", LOOP.format(setup=SETUPS[name])))
     program.await_out("^on 0,1 threads 2$")
@@ -189,7 +189,7 @@ def copy_installation(package: Path) -> Path:
 def test_a_python_that_drom_is_not_installed_for(
     agent: Agent, start: Programs, tmp_path: Path, *, copied: bool
 ) -> None:
-    """It takes dromlib, and nothing else, from the installation of the launcher, be that for use or for development."""
+    """Such a Python takes only dromlib from the launcher's installation, whether regular or editable."""
     launcher = copy_installation(tmp_path / "site" / "dromlib") if copied else native.run_path()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "numba.py").write_text(NUMBA_IN_NAME, encoding="utf-8")

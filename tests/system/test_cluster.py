@@ -290,7 +290,7 @@ def test_what_can_never_run_is_refused(here: Cluster) -> None:
 
 
 def test_one_command_submits_many_jobs(here: Cluster) -> None:
-    """It sends what they have in common once for a thousand of them, which is the most in one request."""
+    """The command sends common fields once for up to a thousand jobs, the most in one request."""
     done = here.cli("submit", "--hold", "--count", "1001", "--", "true", LONG="x" * 5000)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -386,7 +386,7 @@ def test_strange_orders_are_refused(here: Cluster, order: dict[str, Any]) -> Non
     assert here.ask("queue")["jobs"] == []
 
 
-def test_it_tells_its_service_manager(here: Cluster) -> None:
+def test_the_scheduler_tells_its_service_manager(here: Cluster) -> None:
     """READY once it has compiled, STATUS with what it has, the watchdog petted, STOPPING at its end."""
     here.end()
     address = here.folder / "notify"

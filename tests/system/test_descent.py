@@ -183,7 +183,7 @@ def test_a_python_program_of_another_user_attaches_to_the_job_above_it(
     resize(agent, program, {1: "applied 0", 2: "applied 0,1"}, int(said[3]))
 
 
-def test_it_stays_in_its_job_when_its_parents_end(agent: Agent, start: Programs, python: str) -> None:
+def test_an_orphan_stays_in_its_job_when_its_parents_end(agent: Agent, start: Programs, python: str) -> None:
     """An orphan of another user that was seen in a job keeps it alive and follows its orders; nothing else is left."""
     program = script(agent, start, f"{python} {UID} & read nothing")
     orphan = int(program.await_out(r"^attached responder \d+ (\d+)$")[1])

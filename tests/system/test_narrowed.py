@@ -42,7 +42,7 @@ def masks(pid: int) -> list[set[int]]:
 
 @pytest.mark.parametrize("cpu", [0, 1])
 def test_a_program_under_taskset_keeps_its_cpu(tmp_path: Path, start: Programs, cpu: int) -> None:
-    """It is moved only while its task does not hold that CPU, and gets it back then."""
+    """The program is moved only while its task does not hold that CPU, and gets the CPU back with it."""
     with start_agent(tmp_path, "--topology", "pack:2 core:1") as agent:
         job = start.start(*agent.run("--job", "a", "--", "taskset", "-c", str(cpu), "sleep", "1000"))
         wait_until(lambda: affinity(job.pid) == str(cpu), lambda: affinity(job.pid))

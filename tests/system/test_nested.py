@@ -21,7 +21,7 @@ TWO = ("--topology", "pack:2 core:1")
 
 
 def test_a_launch_below_a_rigid_job_that_has_all_cores_is_part_of_it(tmp_path: Path, start: Programs) -> None:
-    """It runs at once on the CPUs of its task, as the same task, and its end ends nobody else."""
+    """The launch runs at once on the CPUs of its task, as the same task, and its end ends nothing else."""
     with start_agent(tmp_path, *TWO) as agent:
         inner = " ".join(agent.run("--job", "inner", "--", "sh", "-c", "'echo inner $DROM_TASK on $DROM_CPUS'"))
         script = f"echo outer $DROM_TASK on $DROM_CPUS; {inner}; echo still here; read nothing"

@@ -294,7 +294,7 @@ def _children(pid: int) -> list[int]:
 
 
 def test_what_a_program_says_it_cannot_use_goes_to_others(agent: Agent, start: Programs, program: Path) -> None:
-    """It gives a core up, somebody else starts there, and it has it again when it can use it and that one has ended."""
+    """A program gives a core up, another starts there; once that one has ended, the first gets the core again."""
     a = start.start(*agent.run("--job", "a", "--", program))
     agent.await_tasks(a="0-1")
     a.await_out("attached .* responder")

@@ -85,7 +85,7 @@ class TestAttach:
     def test_a_running_program_becomes_a_job_and_is_given_back(
         self, agent: Agent, start: Programs, program: Path
     ) -> None:
-        """It and its children are bound, share with a launched job, and get their affinity back at the release."""
+        """The program and its children are bound, share with a launched job, and get their affinity back."""
         old = start.start(program, "--outside", "--children", "1", "--threads", "2")
         before, everything = affinity(old.pid), format_cpulist(mask_of(os.sched_getaffinity(old.pid)))
         done = agent.cli("attach", str(old.pid), "--job", "old", "--max-nothing")

@@ -86,7 +86,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         yield Prometheus(wait_until(lambda: listens(started.pid), started.show))
 
 
-def test_it_scrapes_the_agent_and_the_scheduler(prometheus: Prometheus) -> None:
+def test_prometheus_scrapes_the_agent_and_the_scheduler(prometheus: Prometheus) -> None:
     """The targets are up, and what the first says is what the agent has."""
     for job in ("drom", "drom-scheduler"):
         wait_until(lambda: prometheus.series(f'up{{job="{job}"}} == 1'), lambda: prometheus.ask("targets"))  # noqa: B023

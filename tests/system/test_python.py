@@ -97,7 +97,7 @@ def agent(shared_agent: Agent, start: Programs) -> Iterator[Agent]:
 
 @pytest.mark.parametrize("code", [NUMBA, NUMPY], ids=["numba", "numpy"])
 def test_a_computing_program_is_resized_twice(agent: Agent, start: Programs, code: str) -> None:
-    """It shrinks and grows at its own malleability points, uses as many threads as CPUs, and every answer is right."""
+    """The program resizes at its own malleability points, uses as many threads as CPUs, and every answer is right."""
     program = start.start(*agent.run("--job", "a", sys.executable, "-c", code))
     program.await_out("^attached responder$")
     agent.await_tasks(a="0-1")

@@ -47,7 +47,7 @@ def test_a_smaller_cpuset_and_the_old_one_again(tmp_path: Path, start: Programs,
 
 
 def test_a_job_whose_minimum_has_no_place_any_more(tmp_path: Path, start: Programs, program: Path) -> None:
-    """It has what is left, runs on, and is told why it is short; nothing of it is lost."""
+    """The job runs on with the CPUs that are left, and gets the reason; none of its processes is lost."""
     with (
         start_agent(tmp_path, *TWO) as agent,
         box("cpuset", agent.pid, cpuset_cpus="0-1", cpuset_mems="0") as group,

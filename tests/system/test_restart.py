@@ -93,7 +93,7 @@ class TestHandingOver:
             agent.assert_clean()
 
     def test_a_launch_in_between_waits_for_the_next_agent(self, tmp_path: Path, start: Programs) -> None:
-        """It says so, and is managed; once an agent has been gone for long it runs unmanaged at once."""
+        """The launch reports that it waits and is then managed; 31 s after an agent's end it runs unmanaged at once."""
         with start_agent(tmp_path, *TWO, stop=False) as agent:
             hand_over(agent)
         late = start.start(*agent.run("--job", "late", "--", "sleep", "1000"))

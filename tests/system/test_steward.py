@@ -86,7 +86,7 @@ def end(scheduler: FakeScheduler, agent: Agent, *jobs: int) -> None:
 
 
 def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: FakeScheduler, agent: Agent) -> None:
-    """It finds itself where it was submitted from, on its cores; its output and its end are kept until forgotten."""
+    """A job runs in the folder of its submission on its cores; its output and status are kept until forgotten."""
     script = (
         'echo "$DROM_JOB_ID $DROM_JOB_NAME $DROM_NODE $DROM_NODELIST $DROM_NTASKS $DROM_CPUS $DROM_MAX_CPUS $MINE"; '
     )
@@ -112,7 +112,7 @@ def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: FakeScheduler, 
 
 
 def test_a_job_is_held_at_what_was_ordered(scheduler: FakeScheduler, agent: Agent) -> None:
-    """It has neither more nor less, whoever else comes, and others share the rest by the node's own policy."""
+    """A job has exactly the ordered cores, whatever else arrives; others share the rest by the node's own policy."""
     scheduler.say("n1", start(1, "sleep", "inf", cores=3, most=8))
     scheduler.hear(Started, job=1)
     agent.await_tasks(**{"drom-1": "5-7"})

@@ -154,7 +154,7 @@ def test_ranks_start_on_each_node(program: Path, scheduler: FakeScheduler, nodes
 def test_launches_of_a_script_are_on_its_nodes_and_cores(
     program: Path, scheduler: FakeScheduler, nodes: list[Agent]
 ) -> None:
-    """It says neither where nor how; what runs on the other node is a task there, as the script is on its own."""
+    """The script names no nodes or cores; its ranks on the other node are a task there, as the script is on its own."""
     mpirun = "mpirun.openmpi --allow-run-as-root"
     both: dict[str, Any] = {"cores": 2, "most": 4, "nodes": ["n1", "n2"], "total_tasks": 2, "cwd": str(program.parent)}
     both |= {"env": start(1).env | LOOPBACK, "script": f"#!/bin/sh\n{mpirun} true && exec {mpirun} {program}\n"}

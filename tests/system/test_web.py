@@ -92,7 +92,7 @@ def test_a_node_is_watched(agent: Agent, chromium: Browser, start: Programs) -> 
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (390, False), (1100, True)])
-def test_it_fits(agent: Agent, chromium: Browser, start: Programs, width: int, *, dark: bool) -> None:
+def test_the_page_fits(agent: Agent, chromium: Browser, start: Programs, width: int, *, dark: bool) -> None:
     """On a phone and on a screen, light and dark, no line is wider than the window, whatever a job is called."""
     start.start(*agent.run("--job", "x" * 60, "--", "sleep", "1000"))
     chromium.open(f"http://127.0.0.1:{port_of(agent)}/", width, 800, dark=dark, phone=width < 500)

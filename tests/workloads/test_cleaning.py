@@ -55,7 +55,7 @@ def test_jobs_without_run_time_can_be_left_out() -> None:
 
 @pytest.mark.parametrize(("choice", "run_time"), [("one", 1), ("requested", 20)])
 def test_unknown_run_time(choice: str, run_time: int) -> None:
-    """It becomes a second, or what was requested."""
+    """An unknown run time becomes one second, or the requested time."""
     cleaned, _ = clean(log_of(run_time=[-1]), Rules(unknown_run_time=choice))
 
     assert cleaned.run_time.tolist() == [run_time]
@@ -137,7 +137,7 @@ def test_job_numbers_that_repeat() -> None:
 
 
 def test_a_trial_refuses_nothing() -> None:
-    """It finds what would be refused, and keeps it."""
+    """A trial reports the jobs that would be refused, and keeps them."""
     log = log_of(job=[4, 5, 4], allocated=[8, 9, 8], submit=[2, 1, 3])
     cleaned, report = clean(log, Rules(order="refuse"), Machine(4, 2), strict=False)
 
@@ -195,7 +195,7 @@ def test_defaults_are_the_first_choices() -> None:
 
 
 def test_a_report_is_plain_values() -> None:
-    """It can be written as JSON."""
+    """A cleaning report can be written as JSON."""
     _, report = clean(log_of(run_time=[0, 5]))
     value = json.loads(json.dumps(report.to_json()))
 

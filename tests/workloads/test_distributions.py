@@ -16,7 +16,7 @@ def test_the_gamma_distribution_of_shape_one_and_three(x: float) -> None:
 
 
 def test_the_gamma_distribution_of_one_half() -> None:
-    """It is the error function of a root; nothing is below zero."""
+    """The CDF for shape 1/2 is the error function of a square root; it is 0 below zero."""
     assert gamma_cdf(0.5, 1, 0.7) == pytest.approx(math.erf(math.sqrt(0.7)), abs=1e-14)
     assert gamma_cdf(0.5, 1, -1) == 0
 

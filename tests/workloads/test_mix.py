@@ -26,7 +26,7 @@ def test_kinds_are_about_equal() -> None:
 
 
 def test_an_application_belongs_to_a_job() -> None:
-    """It does not depend on the other jobs."""
+    """The application of a job does not depend on the other jobs."""
     jobs = np.arange(1000)
     assert applications(jobs[::3], 5).tolist() == applications(jobs, 5)[::3].tolist()
 

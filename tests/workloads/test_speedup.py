@@ -34,7 +34,7 @@ def test_points_of_the_curves(n: float, parallelism: float, sigma: float, speedu
 
 @given(PARALLELISM, SIGMA, st.floats(1, 3000), st.floats(0, 100))
 def test_the_shape_of_a_speedup(parallelism: float, sigma: float, n: float, more: float) -> None:
-    """It never falls, is at most n and at most A, and is A from the last useful processor on."""
+    """The speedup never falls, is at most n and at most A, and is A from the last useful processor on."""
     here, there = float(downey(n, parallelism, sigma)), float(downey(n + more, parallelism, sigma))
 
     assert 1 - 1e-9 <= here <= min(n, parallelism) + 1e-9

@@ -97,7 +97,7 @@ class TestBook:
 
     @pytest.mark.parametrize(("second", "index"), [(2.0, 1.0), (0.0, 0.5), (1.0, 0.9)])
     def test_fairness_is_jains_index(self, second: float, index: float) -> None:
-        """It is one when all users got the same part of their share, and one over their number when one got it all."""
+        """Fairness is 1 when all users got the same part of their share, and 1/n when one of n users got all of it."""
         book = Accounts()
         book.enter(10.0, {0: 2.0, 1: second}, [program(0), program(1, user=2)], 4)
 

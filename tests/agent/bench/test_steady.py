@@ -56,7 +56,7 @@ def test_a_program_that_has_ended_is_one_sentence() -> None:
 
 
 def test_the_interval_holds_the_median_and_is_the_same_each_time() -> None:
-    """It is narrow where values agree, and wide where they do not."""
+    """The interval is narrow where values agree, and wide where they do not."""
     near, far = [1.0, 1.01, 0.99] * 20, [0.5, 1.0, 1.5] * 20
 
     assert steady.interval(near) == (1.0, 1.0)

@@ -132,7 +132,7 @@ def test_the_file_of_events(tmp_path: Path) -> None:
 
 
 def test_the_spool(tmp_path: Path) -> None:
-    """It is made where that can be; one that is there is the agent's."""
+    """The spool can be made where its parent is writable; one that exists must belong to the agent."""
     me = os.geteuid()
     assert doctor_checks.spool(tmp_path / "a/b", me).state == "ok"
     assert doctor_checks.spool(tmp_path, me).state == "ok"
@@ -302,7 +302,7 @@ def test_inotify(tmp_path: Path, text: str, state: str) -> None:
 
 
 def test_the_runtime_directory(tmp_path: Path) -> None:
-    """It may not be there yet; else it is ours alone to write, and has room."""
+    """The runtime directory may be missing; one that exists must be writable by the agent alone and have room."""
     where, me = tmp_path / "run", os.geteuid()
     assert doctor_checks.runtime_directory(where / "a", me, 1).state == "ok"
     where.mkdir(mode=0o755)

@@ -179,7 +179,7 @@ def test_a_machine_is_told_for_people(capsys: pytest.CaptureFixture[str]) -> Non
     ]
 
 
-def test_it_is_told_what_cpus_mean_where_cores_differ(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sentence_says_what_cpus_mean_where_cores_differ(capsys: pytest.CaptureFixture[str]) -> None:
     """Where some cores have two CPUs and some one, a sentence below the cores tells what jobs get."""
     machine = synthetic_topology("core:3 pu:2")
     cores = (replace(machine.cores[0], cpus=1, kind="efficiency"), *machine.cores[1:])

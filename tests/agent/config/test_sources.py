@@ -140,7 +140,7 @@ class TestFile:
 
     @pytest.mark.parametrize("text", ["", "\n", "# nothing\n"])
     def test_an_empty_file_says_nothing(self, text: str) -> None:
-        """It is a good file."""
+        """An empty file is valid and sets nothing."""
         assert sources.parse_file(FILE, text) == sources.File(FILE)
 
     def test_what_cannot_be_read_is_told(self, tmp_path: Path) -> None:

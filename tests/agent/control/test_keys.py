@@ -157,7 +157,7 @@ class TestPeers:
             trust(load(folder), make(tmp_path / "b").folder / "identity.key", name)
 
     def test_a_peer_whose_file_others_may_change_is_not_believed(self, folder: Path, tmp_path: Path) -> None:
-        """It is left out while the agent runs, and refused when one starts."""
+        """A running agent leaves such a file out; one that starts refuses it."""
         path = trust(load(folder), make(tmp_path / "b").folder / "identity.key", "b")
         ours = load(folder)
         path.chmod(0o666)

@@ -283,7 +283,7 @@ class TestOrders:
                 ask(server, lambda: order(folder, "ps"), lambda *_: 1)
 
     def test_what_an_agent_says_moves_no_cursor(self, server: Server, folder: Path) -> None:
-        """It may be another user's: what it refuses with keeps its lines, and no value breaks one of a terminal."""
+        """Control characters are escaped in refusals and answers; refusals alone keep their line breaks."""
 
         def refuse(_order: dict[str, Any], _caller: Caller) -> None:
             raise ControlError("\x1b]0;a\x07b\nc")

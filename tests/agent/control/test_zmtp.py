@@ -567,7 +567,7 @@ class TestNoRoomForWatches:
     def test_a_refused_call_costs_one_connection(
         self, signals: PublisherServer, folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
     ) -> None:
-        """It is closed, and others are served."""
+        """The connection is closed, and others are served."""
         epoll = Refusing(signals._exchange.lines._epoll)
         monkeypatch.setattr(signals._exchange.lines, "_epoll", epoll)
         with connect(folder / "signals") as other:

@@ -44,7 +44,7 @@ def said(file: Path) -> str:
 
 
 def test_the_cpuset_is_what_the_task_holds(base: Path) -> None:
-    """It is written when that changes, and the processes of the task are moved once."""
+    """The cpuset is written when the held CPUs change, and the processes of the task are moved once."""
     task, found, asked = task_of(0, (1, 0b1011)), fences_of(base), []
 
     def processes() -> list[int]:
@@ -64,7 +64,7 @@ def test_the_cpuset_is_what_the_task_holds(base: Path) -> None:
 
 
 def test_a_task_that_waits_has_no_group(base: Path) -> None:
-    """It holds nothing yet, and an empty cpuset would be that of all."""
+    """A waiting task holds nothing, and an empty cpuset would stand for all CPUs."""
     assert fences_of(base).update(task_of(0), lambda: [ME]) == ""
     assert [path.name for path in base.iterdir()] == ["agent"]
 

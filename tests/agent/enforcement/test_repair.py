@@ -84,7 +84,7 @@ class TestRepairing:
     def test_threads_that_may_run_elsewhere_are_moved_back(
         self, node: Node, child: Child, task: Task, told: Told
     ) -> None:
-        """It is told and counted, and as long as somebody goes on with it only counted."""
+        """The first repair is logged and counted; further ones of the same task are only counted."""
         mask_repair = self.mask_repair(node, child, told)
         for _ in range(2):
             mask_repair.look(time.monotonic() + MOST)

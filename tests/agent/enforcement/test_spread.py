@@ -57,12 +57,12 @@ class TestMoves:
         assert self.of({10: (0, True, 5), 11: (0, True, 5), 12: (1, True, 9)}, [0, 1]) == {}
 
     def test_a_thread_that_does_nothing_counts_for_nothing(self) -> None:
-        """It neither crowds a CPU nor keeps one."""
+        """An idle thread neither crowds a CPU nor keeps one."""
         assert self.of({10: (1, True, 9), 11: (1, False, 0.1)}, [0, 1]) == {}
         assert self.of({10: (1, True, 5), 11: (1, False, 5), 12: (0, False, 0.1)}, [0, 1]) == {10: 0}
 
     def test_a_new_thread_counts(self) -> None:
-        """It was born after the look before."""
+        """A thread without an earlier reading counts with all of its time."""
         now = {10: Thread(1, True, 5 * MS), 11: Thread(1, False, 4 * MS)}
 
         assert planned_migrations(active_threads_by_cpu({10: Thread(1, True, 0)}, now, 0.01), now, [0, 1]) == {10: 0}
@@ -70,7 +70,7 @@ class TestMoves:
 
 @needs_two_cpus
 def test_a_thread_that_runs_is_pushed_and_keeps_its_mask() -> None:
-    """It is on the CPU that was named, whichever it was on, far more often than by chance."""
+    """A moved thread runs on the named CPU, whichever it was on, far more often than by chance."""
     me, (low, high) = threading.get_native_id(), sorted(os.sched_getaffinity(0))[:2]
     before, mask = os.sched_getaffinity(0), 1 << low | 1 << high
     os.sched_setaffinity(0, {low, high})

@@ -194,7 +194,7 @@ def test_whose_fault_it_is(refused: str, number: int, fault: str) -> None:
 
 
 def test_a_launcher_that_the_users_path_finds_is_the_users() -> None:
-    """It may be on a file system of the user's own, which fails as that likes."""
+    """Such a launcher may be on a file system of the user's own, which may fail in any way."""
     found, _ = launch.why_refused(Status(refused="program", errno=12), start(7, "mpirun", mode="launch"), HERE)
 
     assert found == "job"

@@ -39,7 +39,7 @@ def test_an_agent_died_before_it_started_anything(folder: Folder) -> None:
 
 
 def test_a_step_lives(folder: Folder) -> None:
-    """It holds the lock: it is about to begin, and then has a pid."""
+    """A step that holds the lock is about to begin, and then has a pid."""
     lock = folder.lock()
     assert lock is not None
     assert folder.lock() is None
@@ -52,7 +52,7 @@ def test_a_step_lives(folder: Folder) -> None:
 
 
 def test_a_step_was_killed(folder: Folder) -> None:
-    """It has a pid and left no status; or another boot has ended it, whatever it had got to."""
+    """A killed step has a pid and no status; a step of an earlier boot has ended, whatever it wrote."""
     assert folder.state("later") == spool.LOST
     (folder.path / "pid").write_text("12\n", encoding="ascii")
     assert folder.state("now") == spool.LOST

@@ -163,7 +163,7 @@ def test_a_file_with_another_name_is_left_alone(file: Path, tmp_path: Path) -> N
 
 
 def test_everybody_may_lock_the_file(file: Path, tmp_path: Path) -> None:
-    """It is made for all users, and stays when a claim ends."""
+    """The file is made writable for all users, and stays when a claim ends."""
     claim(file, 1)
 
     assert file.stat().st_mode & 0o777 == 0o666
@@ -194,7 +194,7 @@ def test_what_is_no_file_is_refused(file: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("words", ["", "drom-agent", "drom-agent\0--runtime-dir"])
 def test_a_command_line_that_is_no_agent_names_no_directory(tmp_path: Path, words: str) -> None:
-    """It is only a name for people."""
+    """A command line without the arguments of an agent gives no runtime directory."""
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cmdline").write_bytes(words.encode())
 

@@ -64,14 +64,14 @@ class TestMake:
     """New mailboxes."""
 
     def test_a_mailbox_is_private_and_whole(self, boxes: Mailboxes) -> None:
-        """It belongs to its user alone and is allocated in full, so that no program dies of a full disk."""
+        """A mailbox belongs to its user alone and is allocated in full, so that no program dies of a full disk."""
         number = boxes.make(UID, 3)
         stat = (boxes.directory / str(number)).stat()
 
         assert (stat.st_mode & 0o7777, stat.st_uid, stat.st_size) == (0o600, UID, layout.MAILBOX_SIZE)
         assert stat.st_blocks * 512 >= layout.MAILBOX_SIZE
 
-    def test_it_says_what_it_is(self, boxes: Mailboxes) -> None:
+    def test_a_mailbox_has_magic_version_and_slot(self, boxes: Mailboxes) -> None:
         """Magic, version and slot stand in it, and nothing has been said."""
         data = (boxes.directory / str(boxes.make(UID, 3))).read_bytes()
 
@@ -81,7 +81,7 @@ class TestMake:
         assert not any(data[MAILBOX.fields["applied"].offset :])
 
     @pytest.mark.skipif(UID != 0, reason="needs root to give files away")
-    def test_it_is_given_to_its_user(self, boxes: Mailboxes) -> None:
+    def test_a_mailbox_is_given_to_its_user(self, boxes: Mailboxes) -> None:
         """The program's user owns the file."""
         assert (boxes.directory / str(boxes.make(65534, 0))).stat().st_uid == 65534
 

@@ -96,7 +96,7 @@ class TestCreate:
         assert registry.boot_id == BOOT
         assert 0 < registry.header("heartbeat_ns") <= time.monotonic_ns()
 
-    def test_it_is_whole_and_readable_by_all(self, registry: Registry) -> None:
+    def test_a_registry_is_whole_and_readable_by_all(self, registry: Registry) -> None:
         """The file has its full size on disk, so that no store ever fails."""
         stat = registry.path.stat()
 

@@ -87,13 +87,13 @@ class TestDefault:
 class TestPrepare:
     """Making and locking it."""
 
-    def test_it_is_made_and_locked(self, folder: Path) -> None:
+    def test_a_directory_is_made_and_locked(self, folder: Path) -> None:
         """All may enter, the lock is the agent's, and it says who holds it."""
         assert folder.stat().st_mode & 0o777 == 0o755
         assert (folder / "lock").stat().st_mode & 0o777 == 0o600
         assert (folder / "lock").read_text() == f"{os.getpid()}\ndrom agent\n"
 
-    def test_it_is_open_whatever_the_umask(self, tmp_path: Path) -> None:
+    def test_a_directory_is_open_whatever_the_umask(self, tmp_path: Path) -> None:
         """That of root: programs of all users look into it; whoever has made one before has chosen who may."""
         (tmp_path / "closed").mkdir(mode=0o700)
         before = os.umask(0o077)
@@ -108,7 +108,7 @@ class TestPrepare:
         assert modes == [0o755 if os.geteuid() == 0 else 0o700, 0o700]
 
     def test_a_second_agent_is_refused(self, folder: Path) -> None:
-        """It is told who runs there, and the first one keeps the lock."""
+        """The refusal names the agent that runs there, which keeps the lock."""
         for _ in range(2):
             with pytest.raises(RuntimeDirError, match=rf"^another agent \(pid {os.getpid()}\) runs in .*\.$"):
                 create_and_lock(folder)
@@ -146,7 +146,7 @@ class TestPrepare:
 
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o1770, 0o722])
     def test_a_directory_in_which_others_may_write(self, tmp_path: Path, mode: int) -> None:
-        """It is refused with what to do about it, nothing is made in it, and once that is done it is used."""
+        """Such a directory is refused with what to do, and left as it is; once that is done it is used."""
         run = tmp_path / "run"
         run.mkdir()
         run.chmod(mode)
@@ -161,7 +161,7 @@ class TestPrepare:
 
     @pytest.mark.parametrize("lock", [None, "", "7\n", "not a pid\n", "12 monkeys", "drom agent\n"])
     def test_a_directory_of_somebody_elses_files(self, tmp_path: Path, lock: str | None) -> None:
-        """It is refused in one sentence, and everything in it stays as it was."""
+        """Such a directory is refused in one sentence, and everything in it stays as it was."""
         files = ("mail/1", "mail/inbox", "door", "control", "signals", "registry", "notes")
         for name in files:
             (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -213,7 +213,7 @@ class TestPrepare:
         assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
 
     def test_a_link_to_a_directory(self, tmp_path: Path) -> None:
-        """It is not followed: who made the link would choose where the agent's files are."""
+        """Links are not followed: their owner would choose where the agent's files are."""
         (tmp_path / "there").mkdir()
         (tmp_path / "link").symlink_to("there")
         with pytest.raises(RuntimeDirError, match=r"^cannot use .*/link: Not a directory: choose .*\.$"):

@@ -126,9 +126,9 @@ class TestWhereCoresDiffer:
 
 
 class TestAJobOfAScheduler:
-    """It is held at what was ordered, whether its tasks are there or not."""
+    """The job is held at the ordered number of cores, whether its tasks are there or not."""
 
-    def test_it_is_said_who_holds_it(self, story: Story) -> None:
+    def test_the_sentence_names_who_holds_the_job(self, story: Story) -> None:
         """Its share here plays no part, and nobody is told to order otherwise."""
         story.node.reserve(Reservation("drom-7", ANN, 3, 4, tasks=2), 0.0)
 
@@ -624,7 +624,7 @@ class TestItsWish:
 
         assert story.told("a", "wish") == [f"It says that it {told}"]
 
-    def test_it_is_the_limit(self, story: Story) -> None:
+    def test_a_wish_is_the_limit(self, story: Story) -> None:
         """What it has follows from what it says, and the neighbour is told whose change it was."""
         story.arrive("b", BEN)
         story.node.demands_reported({0: Demand(0, 1)}, story.now)

@@ -29,7 +29,7 @@ def ledger(*moves: Move) -> Ledger:
 
 
 def test_cores_change_hands_in_one_step() -> None:
-    """It does not matter whether who gives or who takes is named first."""
+    """The result does not depend on whether the giver or the taker is named first."""
     for order in (1, -1):
         made = ledger(Move("a", 0, 0b1111))
         made.move([Move("a", 0b1111, 0b11), Move("b", 0, 0b1100)][::order])
@@ -67,7 +67,7 @@ def test_a_core_is_owned_by_who_took_it_first() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 63)), max_size=12))
-def test_it_settles_as_if_all_cores_were_looked_at(events: list[tuple[str, int]]) -> None:
+def test_the_ledger_settles_as_if_all_cores_were_looked_at(events: list[tuple[str, int]]) -> None:
     """Whatever jobs take, pass on and leave behind: the owners are those that the whole book would lead to."""
     book = Ledger(SIX)
     holds = dict.fromkeys("abcd", 0)

@@ -62,7 +62,7 @@ class TestJobsThatMove:
         assert (a.pin, a.granted) == (0, 0xFC)
 
     def test_an_arrival_waits_for_what_is_gone(self) -> None:
-        """It is not refused: CPUs may come back, and then it starts."""
+        """The arrival is not refused: it starts when the CPUs come back."""
         stage = node()
         lose(stage, 0xFE)
         task = arrive(stage, "a", min_cpus=4)
@@ -75,7 +75,7 @@ class TestJobsThatMove:
 class TestJobsWithoutAPlace:
     """A job whose minimum has no place elsewhere loses nothing, and says why it is short."""
 
-    def test_it_is_told_and_gets_its_own_back(self) -> None:
+    def test_a_job_is_told_and_gets_its_own_cpus_back(self) -> None:
         """What is left of its CPUs is its grant; all of it is when they come back."""
         stage = node()
         a = arrive(stage, "a", min_cpus=6)
@@ -119,7 +119,7 @@ class TestJobsWithoutAPlace:
         assert [mask.bit_count() for mask in stage.masks.values()] == [4, 4]
 
     def test_room_is_found_when_somebody_ends(self) -> None:
-        """It moves as soon as it can."""
+        """The job moves as soon as another one ends."""
         stage = node()
         a = arrive(stage, "a", min_cpus=4, max_cpus=4)
         b = arrive(stage, "b", min_cpus=4, max_cpus=4)

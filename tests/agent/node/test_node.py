@@ -348,7 +348,7 @@ class TestWaiting:
         assert full.node.jobs["c"].waits_for == "needs at least 1 CPU: 0 free, running jobs may lend 0."
 
     def test_a_waiting_job_takes_no_orders(self, full: Stage) -> None:
-        """It can be resized and pinned once it runs."""
+        """A job can be resized and pinned only once it runs."""
         with pytest.raises(Refused, match=r"^job b still waits for its first cores: .*\.$"):
             full.resize("b", 2)
         with pytest.raises(Refused, match=r"^job b still waits"):
@@ -578,7 +578,7 @@ class TestWhatCanNotBeMet:
     """Jobs that wait for what the node does not hand out any more."""
 
     def test_nobody_waits_behind_one_that_needs_more_than_is_handed_out(self, stage: Stage) -> None:
-        """It says so, others start, and it comes first once there is enough again."""
+        """The waiting job gives the reason, others start, and it comes first once there is enough again."""
         stage.take(stage.node.set_usable_cpus(0xFE, 0.0, 0))
         large, small = stage.arrive("large", min_cpus=8), stage.arrive("small", uid=2, min_cpus=1)
         assert stage.counts == {"large": 0, "small": 7}
@@ -929,7 +929,7 @@ class TestFrozen:
     """The kill switch: nothing is published and nobody is bound until it is taken away."""
 
     def test_an_arrival_waits_until_the_thaw(self, stage: Stage) -> None:
-        """It is in the plan and gets its cores as if it had just come."""
+        """After the thaw the arrival gets its cores as if it had just come."""
         a = stage.arrive("a")
         stage.node.freeze(1.0)
         b = stage.knock("b")

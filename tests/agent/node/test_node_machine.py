@@ -194,7 +194,7 @@ class NodeMachine(RuleBasedStateMachine):
         again=st.booleans(),
     )
     def a_task_of_it_arrives(self, *, number: int, size: int, stranger: int, again: bool) -> Any:
-        """It is one of that job, if it is of that user; it waits for no other job's sake."""
+        """The task joins that job if their users are the same; no other job makes it wait."""
         if not self.reserved:
             return multiple()
         wanted = self.reserved[sorted(self.reserved)[number % len(self.reserved)]]
@@ -402,7 +402,7 @@ class NodeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.node.tasks)
     @rule(stores=st.integers(0, 8))
     def agent_will_be_killed(self, stores: int) -> None:
-        """It dies some stores into the registry from now on, whatever these are for."""
+        """The agent dies some stores into the registry from now on, whatever these are for."""
         self.world.book.fuse = stores
 
     @invariant()

@@ -255,7 +255,7 @@ class TestMeaning:
         ],
     )
     def test_what_cannot_be_changes_nothing(self, node: Node, given: Resize | Set | Release, sentence: str) -> None:
-        """It is refused in words, and the plan stays."""
+        """Impossible orders are refused with a reason, and the plan stays."""
         with pytest.raises(ControlError, match=sentence):
             apply(given, node, 0.0, 0)
 
@@ -279,7 +279,7 @@ class TestMeaning:
         assert (list(node.jobs), node.jobs["b"].cores) == (["b"], 4)
 
     def test_a_launcher_that_waits_is_not_released(self, node: Node) -> None:
-        """It would wait for ever: there is nothing to give it back to."""
+        """A released launcher would wait for ever: there is no affinity to give back."""
         apply(Resize("a", 4, None), node, 0.0, 0)
         node.arrive(Arrival(200, 1, BOB, "b"), 1.0)
 

@@ -122,7 +122,7 @@ class TestEqualShares:
 class TestUserCap:
     """What all jobs of one user may have together."""
 
-    def test_it_holds_on_an_idle_node(self) -> None:
+    def test_a_cap_holds_on_an_idle_node(self) -> None:
         """The cap is a fence, not a share: the rest stays free for others."""
         stage = node(max_cpus_per_user=5)
         arrive(stage, "a")
@@ -189,7 +189,7 @@ class TestUserCap:
         stage.resize("a", None)
         assert stage.counts == {"a": 4}
 
-    def test_it_counts_cpus(self) -> None:
+    def test_a_cap_counts_cpus(self) -> None:
         """On cores of two threads a cap of five CPUs is two cores."""
         stage = node(MACHINES[3], max_cpus_per_user=5)
 
@@ -232,7 +232,7 @@ class TestSiteCaps:
         assert arrive(stage, "a", job_class="rigid").granted.bit_count() == 4
 
     def test_a_moldable_job_starts_within_the_cap(self) -> None:
-        """It would keep what it starts with."""
+        """A moldable job keeps the size that it starts with, so this is bounded by the cap."""
         stage = node(max_rigid=4)
 
         assert arrive(stage, "a", job_class="moldable").granted.bit_count() == 4
@@ -251,7 +251,7 @@ class TestMemory:
         stage.end(a)
         assert stage.counts == {"b": 8}
 
-    def test_it_counts_for_every_task(self) -> None:
+    def test_memory_counts_for_every_task(self) -> None:
         """Two tasks of six are twelve."""
         stage = node(memory=16 * GIB)
         arrive(stage, "mpi", session=9, size=2, memory=6 * GIB)
@@ -587,7 +587,7 @@ class TestMargin:
         stage.tick(9.0)
         assert stage.counts["a"] == 7
 
-    def test_it_does_not_concern_owners(self, stage: Stage) -> None:
+    def test_the_margin_does_not_concern_owners(self, stage: Stage) -> None:
         """What a job had lent comes back to the core."""
         guest = arrive(stage, "b", max_cpus=1)
         stage.tick(100.0)
@@ -598,15 +598,15 @@ class TestMargin:
     @pytest.mark.parametrize(
         ("cores", "margin", "gain"), [(5, 0.0, 1), (5, 0.2, 1), (6, 0.2, 2), (30, 0.1, 3), (31, 0.1, 4), (3, 1.0, 3)]
     )
-    def test_it_is_a_part_of_what_the_job_has(self, cores: int, margin: float, gain: int) -> None:
-        """It is rounded up to whole cores, at least one."""
+    def test_the_margin_is_a_part_of_what_the_job_has(self, cores: int, margin: float, gain: int) -> None:
+        """The least gain is rounded up to whole cores, at least one."""
         assert minimum_gain(cores, margin) == gain
 
 
 class TestTimedOrders:
     """An order may end by itself."""
 
-    def test_it_ends_by_the_clock(self) -> None:
+    def test_an_order_ends_by_the_clock(self) -> None:
         """After its time the job has its share again, as if it had been let go."""
         stage = node()
         arrive(stage, "a")
@@ -637,7 +637,7 @@ class TestTimedOrders:
 
         assert stage.counts == before
 
-    def test_it_survives_the_agent(self) -> None:
+    def test_a_timed_order_survives_the_agent(self) -> None:
         """The next agent ends it at its time."""
         stage = node()
         arrive(stage, "a")
@@ -657,7 +657,7 @@ class TestNestedLaunches:
         """Return what says that a launch came from this task."""
         return {"within": (task.arrival.pid, task.arrival.start_time), "uid": task.arrival.uid}
 
-    def test_it_never_waits_for_its_own_task(self) -> None:
+    def test_a_launch_never_waits_for_its_own_task(self) -> None:
         """Below a rigid job that has all cores a launch is part of that job."""
         stage = node()
         outer = arrive(stage, "outer", job_class="rigid")
@@ -666,7 +666,7 @@ class TestNestedLaunches:
         assert stage.knock("inner", **self.within(outer)) is outer
         assert (stage.actions, stage.counts, len(stage.node.tasks)) == ([], before, 1)
 
-    def test_it_does_not_wait_for_others_either(self) -> None:
+    def test_a_launch_does_not_wait_for_others_either(self) -> None:
         """Its task holds cores meanwhile, which it can use."""
         stage = node()
         outer = arrive(stage, "outer", max_cpus=2)
@@ -674,7 +674,7 @@ class TestNestedLaunches:
 
         assert stage.knock("inner", **self.within(outer)) is outer
 
-    def test_it_is_a_job_of_its_own_where_there_is_room(self) -> None:
+    def test_a_launch_is_a_job_of_its_own_where_there_is_room(self) -> None:
         """What the node can start it starts, beside its task."""
         stage = node()
         outer = arrive(stage, "outer", max_cpus=2)
@@ -783,7 +783,7 @@ class TestUsableCores:
         assert stage.counts == {"a": 6}
 
     def test_a_rigid_job_that_names_no_number_gets_what_is_usable_when_it_comes(self) -> None:
-        """It does not wait for cores that may never come back."""
+        """Such a job does not wait for cores that may never come back."""
         stage = node()
         self.use(stage, 0x3F)
 

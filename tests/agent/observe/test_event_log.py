@@ -45,7 +45,7 @@ def history(path: Path) -> Iterator[EventLog]:
     history.close()
 
 
-def test_it_outlives_its_writer(path: Path) -> None:
+def test_the_log_outlives_its_writer(path: Path) -> None:
     """The next agent goes on where the last one ended; everybody may read, whatever the umask was."""
     before = os.umask(0o077)
     try:
@@ -61,7 +61,7 @@ def test_it_outlives_its_writer(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def test_it_stays_below_its_size(history: EventLog, path: Path) -> None:
+def test_the_log_stays_below_its_size(history: EventLog, path: Path) -> None:
     """After many events the newest are there, at least a third of the size, and never more than all of it."""
     for number in range(2000):
         assert history.append(event(number, padding=100)) == ""
@@ -86,7 +86,7 @@ def test_a_torn_line_is_skipped(path: Path, torn: str) -> None:
 
 
 def test_a_full_disk_costs_events_and_no_more(tmp_path: Path) -> None:
-    """It is told once; what was half written is skipped; with room again events are kept again."""
+    """A full disk is reported once; half-written events are skipped; with room again events are kept again."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(disk)]
@@ -122,7 +122,7 @@ def test_a_file_that_was_taken_away_is_made_anew(history: EventLog, path: Path) 
 
 
 def test_an_event_that_is_too_large_is_lost(history: EventLog, path: Path) -> None:
-    """It is counted, and the next one is kept."""
+    """The lost event is counted, and the next one is kept."""
     assert "File too large" in history.append(event(1, padding=SIZE))
     history.append(event(2))
 

@@ -40,7 +40,7 @@ class TestTheMost:
         assert stage.counts == {"a": 1, "b": 7}
         assert (a.reason, b.reason) == ("wish", "wish")
 
-    def test_it_is_freed_although_nobody_needs_it(self) -> None:
+    def test_the_rest_is_freed_although_nobody_needs_it(self) -> None:
         """Cores are idle at once, and an arrival takes them from nobody."""
         stage = node(sharing_factor=0.25)
         a = arrive(stage, "a")
@@ -49,7 +49,7 @@ class TestTheMost:
 
         assert stage.counts == {"a": 2, "b": 6}
 
-    def test_it_bounds_growth(self) -> None:
+    def test_the_most_bounds_growth(self) -> None:
         """When others end it takes what it can use."""
         stage = node()
         a, b = arrive(stage, "a"), arrive(stage, "b")
@@ -58,7 +58,7 @@ class TestTheMost:
 
         assert stage.counts == {"a": 6}
 
-    def test_it_lets_a_job_start_that_waits(self) -> None:
+    def test_freed_cores_let_a_job_start_that_waits(self) -> None:
         """What it frees goes to who waits before anybody grows."""
         stage = node()
         a = arrive(stage, "a", min_cpus=3, max_cpus=6)
@@ -99,7 +99,7 @@ class TestTheLeast:
     """A program that says how many CPUs it needs keeps them when others arrive."""
 
     def test_arrivals_leave_it_that_many(self) -> None:
-        """It lends what is beyond, although a share would be more."""
+        """The program lends the CPUs above its minimum, although its share would be more."""
         stage = node(sharing_factor=1.0)
         say(stage, arrive(stage, "a"), least=6)
         arrive(stage, "b", uid=2)
@@ -116,7 +116,7 @@ class TestTheLeast:
 
         assert stage.counts == {"a": 5, "b": 1, "c": 2}
 
-    def test_it_takes_nothing_from_others(self) -> None:
+    def test_a_minimum_takes_nothing_from_others(self) -> None:
         """Who has less than it says it needs stays as it is until something comes free."""
         stage = node()
         arrive(stage, "a")
@@ -141,7 +141,7 @@ class TestTheLeast:
         assert stage.counts == {"a": 4, "b": 4}
 
     def test_orders_and_lost_cpus_may_go_below(self) -> None:
-        """It is a wish: what a person says, and CPUs that are gone, count more."""
+        """Orders and lost CPUs override the minimum that a program requests."""
         stage = node()
         say(stage, arrive(stage, "a"), least=8)
         arrive(stage, "b")
@@ -159,7 +159,7 @@ class TestAgainAndAgain:
     """Wishes that change."""
 
     def test_what_it_can_use_again_it_competes_for(self) -> None:
-        """It gets its equal share again, from jobs that have more than theirs."""
+        """The job gets its equal share again, from jobs that have more than theirs."""
         stage = node()
         a, b = arrive(stage, "a"), arrive(stage, "b", uid=2)
         say(stage, a, most=1)
@@ -258,7 +258,7 @@ class TestWithoutEffect:
         assert stage.counts == {"a": 2}
 
     def test_on_a_frozen_node_until_it_thaws(self) -> None:
-        """It is planned, and nothing is published."""
+        """A change is planned, and nothing is published."""
         stage = node()
         a = arrive(stage, "a")
         stage.node.freeze(stage.now)

@@ -104,7 +104,7 @@ class TestAdmit:
         """Idle cores are given though the share is smaller."""
         assert admit(job("c"), [job("a", 2, most=2), job("b", 2, most=2)], 12, 0.5) == {"a": 2, "b": 2, "c": 8}
 
-    def test_it_gets_its_equal_share(self) -> None:
+    def test_an_arrival_gets_its_equal_share(self) -> None:
         """Two alike jobs have half the node each."""
         assert admit(job("b"), [job("a", 48)], 48, 0.5) == {"a": 24, "b": 24}
 

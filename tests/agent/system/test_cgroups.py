@@ -143,7 +143,7 @@ class TestQuota:
 
     @pytest.mark.parametrize(("name", "text"), [("cpu.max", "lots"), ("cpu.max", "400000"), ("memory.max", "much")])
     def test_what_cannot_be_understood_is_told(self, plant: Plant, name: str, text: str) -> None:
-        """It limits nothing, with a warning that names the file; what sets no limit has none."""
+        """An unreadable limit is left out with a warning that names the file; `max` gives no warning."""
         path = f"sys/fs/cgroup/{name}"
         files = two_by_two() | {"proc/self/cgroup": "0::/\n", path: text}
         (warning,) = set(read_topology(plant(files)).warnings) - set(

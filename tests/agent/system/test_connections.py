@@ -129,7 +129,7 @@ class TestSocket:
             connections.listen(tmp_path / "door", 0o600)
         assert (tmp_path / "door").read_text(encoding="utf-8") == "mine"
 
-    def test_it_replaces_an_old_one(self, tmp_path: Path) -> None:
+    def test_a_socket_replaces_an_old_one(self, tmp_path: Path) -> None:
         """A name that an agent left when it was killed is taken over, with the mode asked for."""
         connections.listen(tmp_path / "door", 0o666).close()
         with connections.listen(tmp_path / "door", 0o600) as listening:

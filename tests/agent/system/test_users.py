@@ -48,7 +48,7 @@ class TestDirectory:
     """What a loop gets to know, and when."""
 
     def test_an_answer_is_remembered(self, service: Service) -> None:
-        """It is asked for once, also where it is an error that is not remembered."""
+        """An answer is requested once, also where it is an error that is not remembered."""
         service.open.set()
         directory = Directory(patience=60)
 

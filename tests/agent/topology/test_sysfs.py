@@ -309,7 +309,7 @@ class TestReadTopology:
         assert "CPUs 2 are in no NUMA node" in " ".join(topology.warnings)
 
     def test_a_core_in_two_nodes_is_told(self, plant: Plant) -> None:
-        """It is in the node of its first CPU; a thread that no node names is where its core is."""
+        """Such a core is in the node of its first CPU; a thread that no node names is where its core is."""
         files = {f"{CPU}/online": "0-5", f"{NODE}/node0/cpulist": "0-2", f"{NODE}/node1/cpulist": "3-4"}
         for cpu in range(6):
             files |= cpu_files(cpu, "0", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}")

@@ -151,7 +151,7 @@ def test_a_launch_below_a_launch_takes_out_what_that_has_loaded(tmp_path: Path, 
 def test_a_library_of_another_launch_leaves_a_program_that_is_to_be_bound_only(
     tmp_path: Path, malleability: str
 ) -> None:
-    """It asks the agent for nothing."""
+    """Such a library sends the agent no request."""
     program = compiled(tmp_path, "regions", "-fopenmp", text=REGION)
     with serve_registrations(tmp_path, lambda request: request.reply("unmanaged")) as server:
         loads = {"LD_PRELOAD": str(native.preload_path()), "DROM_MALLEABILITY": malleability}
@@ -175,7 +175,7 @@ def test_a_static_program_is_said_to_be_bound(tmp_path: Path) -> None:
 
 
 def test_a_program_of_the_address_sanitizer_is_said_to_be_bound(tmp_path: Path) -> None:
-    """It must be loaded first: it runs without the library."""
+    """The sanitizer must be loaded first, so the program runs without the library."""
     program = compiled(tmp_path, "checked", "-fsanitize=address")
     done = run_granted(tmp_path, "--", program)
 
@@ -362,7 +362,7 @@ def openmp_program(folder: Path, text: str) -> Path:
 
 
 def test_a_program_of_gcc_runs_on_llvms_runtime(tmp_path: Path) -> None:
-    """It does where that is installed, unless told otherwise; what it starts is not made to."""
+    """A program of gcc uses LLVM's runtime where it is installed, unless told otherwise; its children do not."""
     program = openmp_program(tmp_path, ASKS)
     mine = native.preload_path()
 
@@ -589,7 +589,7 @@ def test_a_runtime_that_fails_in_children_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_runtime_without_a_tool_is_not_used(tmp_path: Path) -> None:
-    """It would tell nobody of regions; of a program that has no other a sentence says so."""
+    """Such a runtime reports no regions; where a program has no other runtime, a sentence says so."""
     program = openmp_program(tmp_path, REGION)
     gnus = run_granted(tmp_path, "--", program, OMP_TOOL="disabled").stderr
     llvms = run_granted(tmp_path, "--", program, OMP_TOOL="DISABLED", LD_PRELOAD="libomp.so.5").stderr
@@ -743,7 +743,7 @@ int main(int argc, char **argv) {
 
 
 def test_llvms_runtime_can_be_insisted_on(tmp_path: Path) -> None:
-    """It is used then even where it may fail."""
+    """LLVM's runtime is then used even where it may fail."""
     program = openmp_program(tmp_path, f"#define TASK\n{WHICH}")
 
     assert run_granted(tmp_path, "--", program).stdout == "GNU\n"

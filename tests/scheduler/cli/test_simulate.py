@@ -502,7 +502,7 @@ def test_interrupted(log: Path, tmp_path: Path) -> None:
 
 
 def test_interrupted_under_a_slow_policy(log: Path, tmp_path: Path) -> None:
-    """It is looked for Ctrl-C after each call that takes long, not after thousands."""
+    """Ctrl-C is checked after each long call, not after thousands of calls."""
     code, errors = interrupted(log, tmp_path, "begun.touch()\n    time.sleep(0.5)\n    return state.now + 1")
 
     assert (code, errors) == (130, "drom: interrupted: the results are partial, and marked so.\n")

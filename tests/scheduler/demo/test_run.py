@@ -150,7 +150,7 @@ def test_its_jobs_can_run_on_its_nodes() -> None:
     assert np.unique([job.name for job in MIX]).size == len(MIX)
 
 
-def test_it_takes_roots_rights(
+def test_the_demo_takes_roots_rights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Others get one sentence, and nothing is made."""

@@ -85,7 +85,7 @@ class TestSlots:
         assert told["delayed_jobs"] == 0
 
     def test_a_container_goes_on(self) -> None:
-        """It keeps its node while that is empty, then waits, then goes on on another one, and pays for each slot."""
+        """A container keeps its node while that is empty, then waits, continues on another, and pays for each slot."""
         found = filled([(0, 30, 30, 1), (20, 30, 30, 1)], A._replace(jobs=1, length=10**6), 2)
 
         assert starts(found) == [0, 20]
@@ -94,7 +94,7 @@ class TestSlots:
         assert (found.box.overhead[0], found.box.migrations[0], found.box.saves[0]) == (12, 1, 4)
 
     def test_a_filler_that_completes(self) -> None:
-        """It is not saved in its last slot, and the next one that waits begins with the next slot."""
+        """A container is not saved in its last slot, and the next waiting one begins with the next slot."""
         found = filled([(0, 40, 40, 1)], A._replace(jobs=2), 2)
         found = FilledSimulation(found.run, found.filling, found.filling.containers(2, 1, 1, 0, 1))
         found.box.need[:] = 10 * MILLION
@@ -205,7 +205,7 @@ class TestReservations:
         assert (found.box.worked[0], found.box.overhead[0], found.box.saves[0]) == (7 + 2, 2 * 3, 2)
 
     def test_a_container_that_has_done_nothing_is_dropped(self) -> None:
-        """It is still restored when the job comes: there is nothing to save, and nobody waits."""
+        """A container that is still being restored when the job comes has nothing to save, so the job does not wait."""
         found = filled([(0, 9, 9, 2), (3, 4, 4, 1), (10, 5, 5, 2)], B._replace(restore=4), 2)
 
         assert starts(found) == [0, 9, 13]

@@ -177,7 +177,7 @@ def test_wrong_partitions(text: str, sentence: str) -> None:
 
 
 def test_a_policy_that_counts_knows_no_partitions() -> None:
-    """It is refused before anything is simulated."""
+    """A policy that only counts nodes is refused with partitions before anything is simulated."""
     with pytest.raises(SchedulerError, match="partitions need slurm or sd with reservations=nodes"):
         Simulation.of(workload([(0, 1, 1, 2)]), Machine(NODES, partitions=HALVES), load_policy("easy"))
 

@@ -103,7 +103,7 @@ class TestPolicy:
         assert run.world.end.tolist() == [10 + 30 + 29, 40]  # 320 left at 10 s: 90 of them on 3, the others on 8
 
     def test_a_hopeless_job_waits_for_those_that_pay(self) -> None:
-        """It cannot end by its hard deadline, and starts once nobody waits who can; it is not lost."""
+        """A job that cannot meet its hard deadline starts once no other job waits that can; it is not lost."""
         rows = [(0, 10, 10, 8), (0, 10, 10, 8), (0, 10, 10, 8)]
         run = pool(rows, [(5, 8, 99, 0), (30, 40, 1, 0), (30, 40, 1, 0)], FREE._replace(minimum=1))
         run.run()

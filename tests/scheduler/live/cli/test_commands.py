@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_entered_is_refused_at_once(tmp_path: Path, subm
 def test_a_folder_on_the_nodes_of_another_machine_is_not_looked_for(
     submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be there alone."""
+    """The folder may exist on the nodes alone."""
     monkeypatch.setattr(commands, "_where", lambda _: RemoteAddress("node1:9467", Path("/")))
     submit("--chdir", "/nosuch", "--", "true")
 

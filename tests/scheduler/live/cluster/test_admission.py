@@ -43,7 +43,7 @@ HOPELESS = "the job could never start, as it was to start {}: leave that out of 
     ],
 )
 def test_a_job_that_would_wait_for_good_is_refused(after: list[tuple[str, int]], sentence: str) -> None:
-    """It would be cancelled in the moment in which it came."""
+    """Such a job would be cancelled at the moment of its submission."""
     with pytest.raises(SchedulerError) as refused:
         check(*after)
 

@@ -57,7 +57,7 @@ def with_mate(folder: Path, policy: Policy, nodes: int) -> tuple[FakeCluster, Jo
 
 
 def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path) -> None:
-    """It could put the job on a node that lacks what it wants."""
+    """Such a policy could put the job on a node that lacks its requested features or resources."""
     here = FakeCluster(tmp_path, load_policy("easy"), 1)
     for node in here.nodes.values():
         here.join(node)
@@ -594,7 +594,7 @@ def test_who_may_share_has_room_with_the_least_share(choice: str, tasks: int, *,
 
 
 def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: Path) -> None:
-    """It would shrink for a guest that cannot start; once the node is back, it makes room."""
+    """The mate would shrink for a guest that cannot start; once the node is back, the mate makes room."""
     here, mate = with_mate(tmp_path, POLICY, 2)
     here.crash()
     here.join(here.nodes["n1"])
@@ -611,7 +611,7 @@ def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: P
 
 
 def test_a_guest_whose_mate_ends_instead_of_shrinking_starts_with_what_it_is_held_at(tmp_path: Path) -> None:
-    """It has all cores at once, and the next guest waits until it has given some up."""
+    """The guest has all cores at once, and the next guest waits until the first one has given some up."""
     here, mate = with_mate(tmp_path, POLICY, 1)
     node = here.nodes["n0"]
     guest = here.submit(spec(1, 20))
@@ -1001,7 +1001,7 @@ def test_a_job_that_has_ended_while_nobody_heard_is_no_timeout(tmp_path: Path, a
 
 
 def test_a_job_that_has_not_started_is_no_timeout(tmp_path: Path) -> None:
-    """It waits again when its node is given up, and then has all of its time."""
+    """The job waits again when its node is given up, and then has its whole time limit."""
     here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
     here.settle()
     job = here.submit(spec(1, 1))
@@ -1550,7 +1550,7 @@ def test_a_job_that_survives_sigkill_is_told_and_its_node_left_alone(tmp_path: P
 
 
 def test_the_next_scheduler_finds_a_job_that_survives_sigkill(tmp_path: Path) -> None:
-    """It counts from its own start."""
+    """The next scheduler counts the time from its own start."""
     here = FakeCluster(tmp_path, load_policy("easy"), 1)
     here.settle()
     hangs = here.submit(spec())

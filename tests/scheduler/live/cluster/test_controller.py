@@ -113,7 +113,7 @@ def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list
     ],
     ids=" ".join,
 )
-def test_it_decides_as_the_simulator_does(words: Sequence[str], seed: int) -> None:
+def test_the_controller_decides_as_the_simulator_does(words: Sequence[str], seed: int) -> None:
     """The same starts on the same nodes, told of the same submissions and ends, and of the same measurements."""
     run = simulation(random_log(seed), words[0], Machine(NODES, CORES), *words[1:])
     run.measure = Meter().measure

@@ -29,7 +29,7 @@ def test_what_was_used_counts_half_after_each_half_life() -> None:
     assert usage.total == usage.of(2)
 
 
-def test_it_is_read_as_it_was_written() -> None:
+def test_usage_is_read_as_it_was_written() -> None:
     """And what nobody wrote so counts as none."""
     usage = Usage(DAY, 5.0, {7: 100.0})
     assert usage_of(DAY, usage.to_json()).to_json() == usage.to_json()
@@ -67,7 +67,7 @@ def test_the_order_is_that_of_its_definition(jobs: list[tuple[int, int, int]], d
 
 
 def test_one_job_of_another_user_does_not_wait_for_ten_thousand() -> None:
-    """It comes second; with less used, first."""
+    """The job of the other user comes second, or first if that user has used less."""
     users = np.array([1] * 10_000 + [2])
     zeros = np.zeros(len(users))
     found = order(zeros.astype(np.int64), users, zeros + 60.0, zeros)

@@ -289,7 +289,7 @@ def test_a_comment_begins_where_a_word_could(text: str, words: list[str]) -> Non
 
 
 def test_a_line_without_a_blank_is_refused() -> None:
-    """It would be one more comment, and its options be missed later."""
+    """Such a line would be read as a comment, and its options would be ignored."""
     with pytest.raises(SchedulerError) as refused:
         directives("#!/bin/sh\n#DROM--nodes=2\n", "job.sh")
 

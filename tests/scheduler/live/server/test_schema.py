@@ -77,7 +77,7 @@ def test_a_queue_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
 
 
 def test_a_damaged_queue_is_not_carried_over(tmp_path: Path) -> None:
-    """It stays as it is, byte for byte, so that it can be mended."""
+    """A damaged queue stays as it is, byte for byte, so that it can be repaired."""
     with contextlib.closing(version_1(tmp_path)) as db:
         db.execute("DELETE FROM specs WHERE number = 3")
     before = (tmp_path / "queue.sqlite").read_bytes()

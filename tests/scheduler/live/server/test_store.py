@@ -206,7 +206,7 @@ def test_what_a_job_asks_for_is_written_when_it_changes(tmp_path: Path, monkeypa
 
 
 def test_a_restart_does_not_write_anew_what_is_asked_for(tmp_path: Path) -> None:
-    """It finds what is there, and replaces what an earlier version has written in other words."""
+    """A restart reads the stored specs, and rewrites those of an earlier version in the present form."""
     store = Store(tmp_path)
     store.write([job(1), job(2)], [], [])
     before = texts(tmp_path)
