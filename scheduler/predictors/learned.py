@@ -36,7 +36,7 @@ KEPT = 0.5
 """What the mean of similar jobs keeps of itself when another one has ended."""
 DAY = 86_400
 COUNT, LAST, BEFORE = range(3)
-"""Columns of `RuntimeKnowledge.by_user`, the last two as logarithms, and of `by_kind`, where the second is a mean of them."""
+"""Columns of `RuntimeKnowledge.by_user`, the last two as logarithms, and of `by_kind`; its second is a mean of them."""
 
 
 def predict(jobs: Jobs, known: RuntimeKnowledge, job: int) -> int:

@@ -19,7 +19,21 @@ from drom.scheduler.live.server.records import entry_of
 
 from tests.support.paths import ROOT
 
-SAYS = frozenset({"log", "_log", "_log_limited", "_log_reason", "_tell", "_warn", "user_event", "_visited", "_changed", "_say", "partial"})
+SAYS = frozenset(
+    {
+        "log",
+        "_log",
+        "_log_limited",
+        "_log_reason",
+        "_tell",
+        "_warn",
+        "user_event",
+        "_visited",
+        "_changed",
+        "_say",
+        "partial",
+    }
+)
 """Functions that write the event that their first or second argument names."""
 OUTCOMES = frozenset({"applied", "bound", "enforced"})
 
