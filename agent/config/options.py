@@ -275,7 +275,7 @@ class Options:
         None,
         _PATH,
         "Where the agent keeps what it knows of the scheduler's jobs; unset it is /var/lib/drom/steward of the agent "
-        "in /run/drom, else `executor` in the runtime directory.",
+        "in /run/drom, else `steward` in the runtime directory.",
         example="/var/lib/drom/spool",
     )
     observe: bool = _option(False, _SWITCH, "Change no mask: only show what would be done.")

@@ -103,7 +103,7 @@ def post(node: Node, task: Task, applied: int) -> AckProcessor:
     """Return a post where the program says that it has applied a grant."""
     watcher = SimpleNamespace(processes_of_all=lambda slots: {slot: set() for slot in slots})
     report = SimpleNamespace(confined=lambda *_: None, user_event=lambda *_, **__: None)
-    does: dict[str, Any] = {"do": lambda _: None, "save": lambda: None}
+    does: dict[str, Any] = {"execute": lambda _: None, "save": lambda: None}
     does |= {"node": node, "narrowed": NarrowedMasks(node)}
     actuator: Any = SimpleNamespace(binds=True, watcher=watcher, report=report, **does)
     mailboxes = SimpleNamespace(read=lambda _: MailboxState(applied=applied, polls=1, progress=0))

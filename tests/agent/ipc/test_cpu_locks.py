@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 HOLD = """
 import sys
 from pathlib import Path
-from drom.agent.ipc.cpu_locks import Claims
-claims = Claims(Path(sys.argv[1]))
+from drom.agent.ipc.cpu_locks import CpuLocks
+claims = CpuLocks(Path(sys.argv[1]))
 claims.take(int(sys.argv[2]))
 print("held", flush=True)
 sys.stdin.read()
