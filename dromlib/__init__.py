@@ -5,10 +5,13 @@
     with dromlib.attach() as session:
         for step in range(steps):
             if grant := session.poll():  # a malleability point: some ten nanoseconds
-                session.apply(grant)  # bind every thread, size the libraries' pools, tell the agent
+                session.apply(grant)  # bind every thread, size the libraries' pools, acknowledge
             compute()
 
-Submodules are loaded on first use: `import dromlib` costs next to nothing.
+`attach` returns a `Session`, which receives each `Grant` of the agent. `malleable` wraps a loop. An `Adapter` resizes a
+library that dromlib does not know. Without an agent there is never a grant, and nothing changes.
+
+Submodules are loaded on first use, so `import dromlib` alone is fast.
 """
 
 from __future__ import annotations

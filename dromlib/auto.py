@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malleable without an edit: `drom run -- python program.py` loads this, `import dromlib.auto` does so by hand.
+"""Malleability without a change to the program: loaded by `drom run -- python program.py` or `import dromlib.auto`.
 
 Nothing happens until the program has imported one of `LIBRARIES`. From then on a thread sleeps until there is a grant.
 The grant is applied in the main thread, between two instructions of the interpreter: never inside a library call. Pools

@@ -9,9 +9,9 @@ from dromlib import layout
 class Grant:
     """The grant of the agent at the moment it was taken; immutable.
 
-    `cpus` are OS CPU numbers, ascending. `reason` is one of ``layout.ENUMS["REASON"]``: why it was published. `epoch`
-    is its number, larger than that of every grant before it. `emulated` says that the CPUs are synthetic: then nothing
-    is bound to them.
+    `cpus` are OS CPU numbers, ascending. `reason`, one of ``layout.ENUMS["REASON"]``, is why it was published. `epoch`
+    is its number, larger than that of every grant before it. If `emulated`, the CPUs are synthetic and no thread is
+    bound to them. Any thread may read a grant.
     """
 
     __slots__ = ("cpus", "emulated", "epoch", "reason")
@@ -30,7 +30,7 @@ class Grant:
 
     @property
     def ncpus(self) -> int:
-        """The number of CPUs, and of threads to use."""
+        """The number of CPUs in the grant: the number of threads to use."""
         return len(self.cpus)
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program's session with the agent: attach, poll, apply, wait, and the loop that does all of it."""
+"""A program's session with the agent: attach, poll, apply, wait, and a loop that combines them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class Session(Handle):
     """A session with the agent, returned by `attach`; a context manager that leaves the agent at the end of its block.
 
-    `poll`, `progress` and `close` are compiled. Threads may share a session, but only one may wait in it. In a forked
-    child the session is unmanaged. Without an agent it never gets a grant.
+    `poll`, `progress` and `close` are compiled. Threads may share a session, but only one may wait in it, and a grant
+    is returned to only one of those that poll. In a forked child the session is unmanaged. Without an agent it never
+    gets a grant.
     """
 
     def __init__(self, adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0) -> None:
@@ -75,10 +76,10 @@ class Session(Handle):
     def apply(self, grant: Grant | None) -> bool:
         """Apply a grant: bind every thread of the process, size the pools of the adapters, acknowledge to the agent.
 
-        Call it from the thread that computes: numba and OpenMP keep a number of threads for each thread that starts
+        `grant` is what `poll` or `wait` returned; None has no effect, nor has any grant once the session is unmanaged.
+        Call this from the thread that computes: numba and OpenMP keep a number of threads for each thread that starts
         parallel work. Return False if a thread could not be bound: then the grant is not acknowledged, and the agent
-        binds the threads itself. None, which `grant` is without an agent, has no effect; nor has any grant once the
-        session is unmanaged.
+        binds the threads itself. An exception of an adapter is raised, without an acknowledgement.
         """
         if grant is None or self.mode == "unmanaged":
             return True
@@ -97,7 +98,8 @@ class Session(Handle):
     def acknowledge(self, grant: Grant) -> bool:
         """Acknowledge a grant that the program has applied by its own means; return False if that failed.
 
-        Every thread must be on the grant's CPUs by then; the agent checks that.
+        `grant` is what `poll` or `wait` returned. Every thread must be on its CPUs before the call; the agent checks
+        that.
         """
         error = self._acknowledge(grant.epoch, grant.ncpus)
         if error:
@@ -107,8 +109,8 @@ class Session(Handle):
     def wait(self, timeout: float | None = None) -> Grant | None:
         """Sleep until there is a grant to apply, and return it; other Python threads run meanwhile.
 
-        Return None after `timeout` seconds, and at once if no grant can ever come: without an agent, or after `close`.
-        Raises RuntimeError if another thread waits in this session.
+        Return None after `timeout` seconds (None: never), and at once if no grant can ever come: without an agent, or
+        after `close`. Raises RuntimeError if another thread waits in this session.
         """
         end = None if timeout is None else monotonic() + timeout
         while self._wait_for_news(timeout):
@@ -209,9 +211,11 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
 
     `adapters` are names ("blas", "numba", "torch") or objects with the methods of `Adapter`; None stands for each of
     the three whose library the program has loaded by the time of a grant. `min_cpus` and `max_cpus` report the range of
-    CPUs that the program can use; 0: unspecified. Without an agent the session is unmanaged and never gets a grant.
-    Raises ValueError for an unknown name of an adapter, for a bound that is no number of CPUs and for a minimum above
-    the maximum, TypeError for an adapter that lacks a method.
+    CPUs that the program can use, up to 32768; 0: unspecified. Call it from the thread that computes.
+
+    Without an agent the session is unmanaged and never gets a grant. Raises ValueError for an unknown name of an
+    adapter, for a bound that is no number of CPUs and for a minimum above the maximum, and TypeError for an adapter
+    that lacks a method; an exception of an adapter is raised too.
     """
     say.asked = True
     session = Session(adapters, min_cpus, max_cpus)
@@ -231,11 +235,12 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
 def malleable(
     items: Iterable[T], adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, max_cpus: int = 0
 ) -> Generator[T, None, None]:
-    """Yield the items; before each, apply a grant that has come meanwhile, and report the items done as progress.
+    """Yield the items; before each, apply the newest grant, and after it report the items done as progress.
 
-    The arguments are those of `attach`. Of nested loops only the outermost reports its progress. The session ends with
-    the loop, also after ``break`` or an exception; but an iterator with a name outlives these two: its `close` ends the
-    session.
+    `items` is any iterable; the other arguments and the exceptions are those of `attach`. Of nested loops only the
+    outermost reports its progress. The session ends with the loop, also after ``break`` or an exception; but an
+    iterator that is still referenced outlives these two: its `close` ends the session. Iterate in the thread that
+    computes.
     """
     with attach(adapters, min_cpus, max_cpus) as session:
         _loops.append(session)

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy is: ``decide(state, event, options, actions) -> when to be called again``.
+"""The contract of a policy: ``decide(state, event, options, actions) -> time of the next call``.
 
 A policy is a pure function. It reads `state` and `event`, appends to `actions` through the functions below, and returns
-the second at which it wants to be called at the latest, or NEVER. One that has started a job, or shortened a limit, may
-return ``state.now``: it is called again as soon as its answer has been carried out, and sees what came of it. It does
-not know who drives it: a simulator, a live controller, or Slurm. It is plain Python that numba compiles: loops, whole
-numbers, arrays. A module that holds one may name parameters in ``OPTIONS``, a dictionary of names and defaults;
-`options` holds their values in that order. ``WORDS`` may name values of parameters: a dictionary of dictionaries. One
-that says ``POOL = True`` allots numbers of processors instead of nodes, by `allot` alone; `nodes` and `free` then count
-processors.
+the second at which it must be called again at the latest, or NEVER. A policy that has started a job, or shortened a
+limit, may return ``state.now``: it is called again as soon as its answer has been carried out, and sees the result. It
+is independent of its driver: a simulator, a live controller, or Slurm. It is plain Python that numba compiles: loops,
+whole numbers, arrays. A module that holds a policy may define parameters in ``OPTIONS``, a dictionary of names and
+defaults; `options` holds their values in that order. ``WORDS`` may name values of parameters: a dictionary of
+dictionaries. With ``POOL = True`` the policy allots numbers of processors instead of nodes, by `allot` alone; `nodes`
+and `free` then count processors.
 
 Jobs and nodes are 0-based indices, times and lengths whole seconds, and every array is int64.
+
+The functions that append to `actions` report no errors: the driver checks the rows when it carries them out, in order.
+A row that it rejects ends a simulation with SchedulerError; a live scheduler skips the row and logs the fault. A driver
+calls a policy from one thread at a time.
 """
 
 from __future__ import annotations
@@ -52,52 +56,55 @@ START, PLACE, RESIZE, LIMIT, PLAN, ALLOT = 1, 2, 3, 4, 5, 6
 class Jobs(NamedTuple):
     """A column per property, by job index in order of submission, each of shape ``(jobs,)``.
 
-    What a job will really need is not among them.
+    The real run time of a job is not among them.
     """
 
     submit: Ints
     requested: Ints
-    """How long the job is expected to run with all its resources; never changes once it has been submitted."""
+    """Predicted run time of the job with all its resources; constant once the job has been submitted."""
     nodes: Ints
     cores: Ints
-    """All cores the job asks for, over its nodes."""
+    """All cores that the job requests, over its nodes."""
     cls: Ints
     partition: Ints
-    """The row of `Nodes.allowed` that has the nodes a job may be on; NOBODY: all."""
+    """The row of `Nodes.allowed` with the nodes that a job may use; NOBODY: all nodes."""
     priority: Ints
     """The queue is in order of falling priority, then of submission."""
     state: Ints
     start: Ints
     """NEVER until it has started."""
     limit: Ints
-    """How long a job may take from its start; of a running one it grows when it lends cores. Where run times are
-    predicted it ends nobody: it is how long the job is expected to take, and grows when that has passed."""
+    """How long a job may take from its start; it grows when a running job lends cores. If run times are predicted, it
+    ends no job: it is the predicted run time, and grows when that has passed.
+    """
     ends: Ints
     """Predicted end of a running job: start + limit."""
     planned: Ints
     """The start that the policy last planned for a waiting job; NEVER without one."""
     lent: Ints
-    """How often the job gave up cores for another one."""
+    """How often the job gave up cores for another job."""
     lost: Ints
-    """Work that a job did not do because it shared, up to the last change of its shares or its end: in seconds times
-    cores of its nodes."""
+    """Work that a job did not do because it shared nodes, up to the last change of its shares or its end: in seconds
+    times cores of its nodes.
+    """
     since: Ints
     """The second up to which `lost` is counted."""
     leaves: Ints
-    """How many nodes come free at the predicted end of a running job: those on which nobody is predicted to stay
-    longer."""
+    """How many nodes come free at the predicted end of a running job: those on which no other job is predicted to stay
+    longer.
+    """
     shared: Ints
-    """On how many of its nodes a running job is not alone."""
+    """The number of nodes that a running job shares."""
     least: Ints
     """The fewest processors of a pool that a job can use."""
     most: Ints
     """The most processors of a pool that a job can use."""
     held: Ints
-    """The processors of a pool that a running job has now; else 0."""
+    """The processors of a pool that a running job has now; otherwise 0."""
 
 
 class Nodes(NamedTuple):
-    """Who is where. The nodes of a started job are ``place[first[job] : first[job] + jobs.nodes[job]]``."""
+    """The residents of nodes. The nodes of a started job are ``place[first[job] : first[job] + jobs.nodes[job]]``."""
 
     first: Ints
     """Shape ``(jobs + 1,)``."""
@@ -107,13 +114,13 @@ class Nodes(NamedTuple):
     share: Ints
     """Shape ``(nodes, layers)``: the cores that each resident has on the node."""
     up: Ints
-    """Shape ``(nodes,)``: 1, or 0 for a node that takes no job."""
+    """Shape ``(nodes,)``: 1, or 0 for a node that accepts no job."""
     allowed: Ints
-    """Shape ``(partitions, nodes)``: 1 for the nodes of a partition, else 0."""
+    """Shape ``(partitions, nodes)``: 1 for the nodes of a partition, otherwise 0."""
 
 
 class State(NamedTuple):
-    """The cluster at one moment. Policies read it and never write."""
+    """The cluster at one moment. Policies read it and never write it."""
 
     now: int
     free: int
@@ -127,54 +134,55 @@ class State(NamedTuple):
     jobs: Jobs
     nodes: Nodes
     speed: Ints
-    """Shape ``(processors + 1,)``: what a job does in a second on so many processors of a pool; empty for nodes."""
+    """Shape ``(processors + 1,)``: the work per second of a job, by number of processors of a pool; empty for nodes."""
     contracts: Ints
     """Shape ``(jobs, 4)``, empty without contracts: the seconds of soft and hard deadline, pay-off and penalty."""
     rates: Ints
-    """Shape ``(jobs, cores + 1)``: what a job was measured to do in a second with so many cores of each of its nodes,
-    in a unit of its own; 0: not measured. Empty where nobody measures."""
+    """Shape ``(jobs, cores + 1)``: the measured work per second of a job, by cores of each of its nodes, in a unit of
+    its own; 0: not measured. Empty if rates are not measured.
+    """
 
 
 class Event(NamedTuple):
-    """What happened since the last call."""
+    """The events since the last call."""
 
     kinds: int
-    """Sum of the kinds."""
+    """Sum of the kinds of events."""
     subject: int
-    """The job or node, where one thing happened; else NOBODY."""
+    """The job or node if there was one event; otherwise NOBODY."""
 
 
 class Actions(NamedTuple):
-    """What a policy wants done, in this order; the driver checks each."""
+    """The answer of a policy: actions in order; the driver checks each."""
 
     rows: Ints
     """Shape ``(capacity, 5)``: kind, job, and three numbers that depend on the kind."""
     nodes: Ints
     """The nodes that rows refer to by offset and count."""
     used: Ints
-    """Shape ``(2,)``: how many rows, how many nodes."""
+    """Shape ``(2,)``: the numbers of rows and of nodes."""
 
 
 def compilable(function: F) -> F:
-    """Mark a function that policies call: plain Python there, machine code when they are compiled."""
+    """Mark a function that policies call: plain Python by itself, machine code inside a compiled policy."""
     register_jitable(forceinline=True)(function)
     return function
 
 
 def routine(function: F) -> F:
-    """Mark one that is called rather than copied to where it is used: long ones compile faster so."""
+    """Mark a compilable function that is called instead of inlined: long functions compile faster so."""
     register_jitable(function)
     return function
 
 
 def lean(function: F) -> F:
-    """Mark a compilable one that neither makes nor returns arrays: it counts no references, and is far faster."""
+    """Mark a compilable function that neither makes nor returns arrays: without reference counts it is far faster."""
     register_jitable(forceinline=True, _nrt=False)(function)
     return function
 
 
 def rare(function: F) -> F:
-    """Mark a part that few simulations need: not copied to where it is called, so that the others have a lean loop."""
+    """Mark a function that few simulations need: it is not inlined, which keeps the loop of the others short."""
     register_jitable(_nrt=False)(function)
     return function
 
@@ -183,7 +191,7 @@ def rare(function: F) -> F:
 def add(  # noqa: PLR0917 - a row by position
     actions: Actions, kind: int, job: int, first: int, second: int, third: int
 ) -> None:
-    """Append a row; a row beyond the capacity is counted, and the driver refuses the whole answer."""
+    """Append a row; if there are more rows than the capacity, the driver rejects the whole answer."""
     row = actions.used[0]
     actions.used[0] = row + 1
     if row < len(actions.rows):
@@ -196,19 +204,26 @@ def add(  # noqa: PLR0917 - a row by position
 
 @lean
 def start(actions: Actions, job: int) -> None:
-    """Start a job with all its cores on free nodes, which the driver chooses (the lowest numbers)."""
+    """Start a waiting job with all its cores on free nodes, which the driver chooses (the lowest numbers).
+
+    `job` is its index. The driver rejects the row unless the job waits and ``jobs.nodes[job]`` nodes are free.
+    """
     add(actions, START, job, 0, 0, 0)
 
 
 @lean
 def place(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
-    """Start a job on these nodes with so many cores of each; residents must have given up as many before."""
+    """Start a waiting job on these nodes.
+
+    `job` is its index, `nodes` are ``jobs.nodes[job]`` different node numbers, and `cores` is the number of cores that
+    it gets of each. Residents must have given up as many cores in earlier rows; otherwise the driver rejects the row.
+    """
     add(actions, PLACE, job, append(actions, nodes), len(nodes), cores)
 
 
 @lean
 def place_run(actions: Actions, job: int, first: int, count: int, cores: int) -> None:
-    """Start a job on so many nodes that follow each other, as `place` does."""
+    """Start a waiting job on `count` consecutive nodes from `first` on, with `cores` cores of each, as `place` does."""
     offset = actions.used[1]
     actions.used[1] = offset + count
     if actions.used[1] <= len(actions.nodes):
@@ -219,31 +234,43 @@ def place_run(actions: Actions, job: int, first: int, count: int, cores: int) ->
 
 @lean
 def resize(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
-    """Let a running job have so many cores on each of these nodes of its own: shrink it, or expand it."""
+    """Shrink or expand a running job on some of its nodes.
+
+    `job` is its index, `nodes` are numbers of nodes that it has, and `cores` is the number of cores that it gets of
+    each of them, at least 1. The driver rejects the row if a node lacks these cores, or if the job is not malleable.
+    """
     add(actions, RESIZE, job, append(actions, nodes), len(nodes), cores)
 
 
 @lean
 def allot(actions: Actions, job: int, processors: int) -> None:
-    """Let a job have so many processors of a pool, which the driver chooses: start it, shrink it, or expand it."""
+    """Start, shrink or expand a job on a pool; the driver chooses the processors.
+
+    `job` is the index of a waiting or running job, `processors` its new number of processors, at least 1. The driver
+    rejects the row if the pool lacks these processors, if the policy lacks ``POOL = True``, if a rigid job gets another
+    number than it requests, or if a running job is not malleable.
+    """
     add(actions, ALLOT, job, 0, 0, processors)
 
 
 @lean
 def set_limit(actions: Actions, job: int, limit: int) -> None:
-    """Let a running job take so many seconds from its start; its predicted end moves."""
+    """Set the limit of a running job to `limit` seconds from its start; its predicted end moves accordingly.
+
+    The driver rejects the row if the job does not run, or would already have ended.
+    """
     add(actions, LIMIT, job, limit, 0, 0)
 
 
 @lean
 def plan(actions: Actions, job: int, when: int) -> None:
-    """Note when a waiting job is expected to start, for the policy's next call and for people."""
+    """Record the second `when` at which a waiting job is expected to start, for the next call and for users."""
     add(actions, PLAN, job, when, 0, 0)
 
 
 @lean
 def append(actions: Actions, nodes: Ints) -> int:
-    """Copy nodes into the answer and return their offset; what does not fit is only counted."""
+    """Copy nodes into the answer and return their offset; nodes beyond the capacity are only counted."""
     offset = actions.used[1]
     actions.used[1] = offset + len(nodes)
     if actions.used[1] <= len(actions.nodes):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Give tasks the threads of a core together, as far as possible, where hardware threads are handed out one by one.
+"""Pack the threads of tasks onto whole cores, as far as possible, if hardware threads are handed out one by one.
 
 Within one memory domain the number of threads of each task is given. First every task keeps the cores that it has
 whole; then, for each core that is left, the task that has most of it takes it whole, if its count allows. The remaining

@@ -1,8 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What puts a grant in force in the libraries that a program computes with.
+"""Adapters: how a grant takes effect in the libraries that a program computes with.
 
-An adapter has three methods, see `Adapter`. There is one for the pools of BLAS and OpenMP, one for numba and one for
-PyTorch; a program hands in its own beside or instead of them. The affinity of the threads is always set, before these.
+An adapter has three methods, see `Adapter`. dromlib has one for the pools of BLAS and OpenMP, one for numba and one for
+PyTorch; a program passes its own to `dromlib.attach` beside or instead of them. The affinity of the threads is always
+set first. An adapter for a thread pool of one's own takes ten lines:
+
+    class Pool:
+        def available(self):
+            return pool.is_started
+
+        def limit(self):
+            return pool.most_threads
+
+        def apply(self, grant):
+            pool.resize(grant.ncpus)
+
+    session = dromlib.attach(adapters=["blas", Pool()])
 """
 
 from __future__ import annotations
@@ -26,28 +39,37 @@ LIBRARIES = {"blas": "threadpoolctl", "numba": "numba", "torch": "torch"}
 
 
 class Adapter(Protocol):
-    """How a library is told how many threads to use; called in the thread that applies the grant."""
+    """What tells a library how many threads to use.
+
+    The methods are called in the thread that applies the grant: the one that calls `Session.apply`, or the main thread
+    if `dromlib.auto` follows the grants. An exception of a method is raised by that call; the grant is then not
+    acknowledged, and the agent binds the program itself.
+    """
 
     def available(self) -> bool:
-        """Say whether the library is loaded, so that a grant concerns it. Loads nothing."""
+        """Return whether the library is loaded, so that a grant concerns it; must not load it. Asked at every grant."""
 
     def limit(self) -> int | None:
-        """Return the most threads that the library can use in this process, or None; asked if available."""
+        """Return the most threads that the library can use in this process, or None if there is no limit.
+
+        Called only if `available`. If all adapters have a limit, the largest is reported to the agent as the most CPUs
+        that the program can use.
+        """
 
     def apply(self, grant: Grant) -> None:
-        """Use as many threads as the grant has CPUs; called if available."""
+        """Use `grant.ncpus` threads from now on. Called only if `available`, after the threads have been bound."""
 
 
 def imported(name: str) -> ModuleType | None:
-    """Return a module if it has been imported, to its end: until then it counts on itself as it is."""
+    """Return a module if its import has finished, otherwise None: it is not usable before."""
     module = sys.modules.get(name)
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 def choose(wanted: Iterable[str | Adapter] | None) -> list[Adapter]:
-    """Return the adapters wanted, by name or as they are; None stands for all that come with dromlib.
+    """Return adapters for names and objects; None stands for all that come with dromlib.
 
-    A name whose library is not installed is left out with a warning. Raises ValueError for a name that is none, and
+    A name whose library is not installed is skipped with a warning. Raises ValueError for an unknown name, and
     TypeError for an object that lacks a method.
     """
     if wanted is None:

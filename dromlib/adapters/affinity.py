@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every thread of the process on the CPUs of the grant."""
+"""The adapter that binds every thread of the process to the CPUs of the grant."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Affinity:
-    """Binds threads, the calling one first; it walks the process until a pass finds nothing to bind."""
+    """Binds threads, the calling one first; it repeats the walk over all threads until none is left to bind."""
 
     def available(self) -> bool:
-        """Threads are always there."""
+        """Return True: there are always threads."""
         return True
 
     def limit(self) -> None:
-        """There is no limit."""
+        """Return None: there is no limit."""
 
     def apply(self, grant: Grant) -> None:
-        """Bind every thread to the grant's CPUs, unless they are synthetic. Raises OSError when one cannot be."""
+        """Bind every thread to the grant's CPUs, unless they are synthetic. Raises OSError if that fails."""
         if not grant.emulated:
             bind_threads(grant.cpus)

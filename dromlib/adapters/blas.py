@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread pools of BLAS libraries and OpenMP runtimes, whoever has loaded them, through threadpoolctl."""
+"""The adapter for the thread pools of BLAS libraries and OpenMP runtimes in the process, through threadpoolctl."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Blas:
-    """Sizes every pool found in the process. OpenMP keeps the number for the calling thread alone."""
+    """Sizes every pool found in the process. OpenMP stores the number for the calling thread alone."""
 
     def __init__(self) -> None:
         self._pools: ThreadpoolController | None = None
         self._warned = False
 
     def available(self) -> bool:
-        """Some pool is loaded; looked up anew each time. Without threadpoolctl none is found, with a warning."""
+        """Return whether a pool is loaded, by a new search. Without threadpoolctl none is found, with a warning."""
         try:
             self._pools = _find_pools()
         except ImportError:
@@ -29,7 +29,7 @@ class Blas:
         return bool(self._pools.lib_controllers)
 
     def limit(self) -> None:
-        """There is no limit: the pools make more threads when they are told to."""
+        """Return None: the pools make more threads on request."""
 
     def apply(self, grant: Grant) -> None:
         """Use as many threads as the grant has CPUs, in every pool found by `available`."""
@@ -48,7 +48,7 @@ class Blas:
 
 
 def _find_pools() -> ThreadpoolController:
-    """Find all pools, without the warning that Intel's and LLVM's OpenMP are both loaded: whoever asks hears ours."""
+    """Find all pools, without threadpoolctl's warning of both Intel's and LLVM's OpenMP: `Blas` warns itself."""
     from threadpoolctl import ThreadpoolController
 
     class Pools(ThreadpoolController):  # type: ignore[misc]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapters of numba and PyTorch for programs that know nothing of drom.
+"""The adapters of numba and PyTorch for programs that do not use drom's interface.
 
-A program that asks for a number of threads may make room for so many, and a thread more would write beyond it; one that
-sets a number means it. From then on the number stays as it is, and the threads share the CPUs of the grant.
+A program that queries the number of threads may allocate memory for that many, and another thread would write beyond
+it; a program that sets a number depends on it. From then on the number stays, and the threads share the CPUs of the
+grant.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 SPEAKING = ("get_num_threads", "set_num_threads", "ol_get_num_threads", "ol_set_num_threads")
-"""Functions of numba's that see to it that there are threads: those that programs call, and those that numba calls as
-it compiles a call of one of them."""
+"""Functions of numba that start its threads if necessary: those that programs call, and those that numba calls when
+it compiles a call of one of them.
+"""
 
 
 class HeedingNumba(numba.Numba):
-    """Leaves numba's number alone once the program, or code that numba has compiled for it, has spoken of it.
+    """Leaves numba's number alone once the program, or code compiled by numba for it, has queried or set it.
 
-    Numba's functions stay what they are: by them it knows what to compile.
+    Numba's functions are not replaced, because numba recognises by them what to compile.
     """
 
     def __init__(self) -> None:
@@ -38,14 +40,14 @@ class HeedingNumba(numba.Numba):
         self._heard = False
 
     def available(self) -> bool:
-        """Numba has been imported, to its end; from then on what the program says is heard."""
+        """Return whether numba's import has finished; from then on, calls of the program are observed."""
         found = super().available()
         if found:
             self._watch()
         return found
 
     def apply(self, grant: Grant) -> None:
-        """Use as many threads as the grant has CPUs, as far as numba and the program go."""
+        """Use as many threads as the grant has CPUs, as far as numba and the program allow."""
         if not self._heard:
             super().apply(grant)
 
@@ -57,15 +59,15 @@ class HeedingNumba(numba.Numba):
 
 
 PINNING = "torch.utils.data._utils.pin_memory"
-"""The module of PyTorch's that sets the number in a thread of its own: the number of that thread alone."""
+"""The module of PyTorch that sets the number in a thread of its own: the number of that thread alone."""
 COMPILING = "torch._dynamo.convert_frame"
-"""The module of PyTorch's that compiles."""
+"""The module of PyTorch that compiles."""
 
 
 class HeedingTorch(torch.Torch):
-    """Leaves PyTorch's number as it is once the program has asked for it or set it, or has had something compiled.
+    """Leaves PyTorch's number alone once the program has queried or set it, or has had something compiled.
 
-    The number is that of an OpenMP runtime, which is sized before: it is put back then.
+    The number is that of an OpenMP runtime, which `Blas` sizes before: this adapter then restores it.
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class HeedingTorch(torch.Torch):
         self._number = 0
 
     def available(self) -> bool:
-        """PyTorch has been imported, to its end; from then on what the program says is heard."""
+        """Return whether PyTorch's import has finished; from then on, calls of the program are observed."""
         found = super().available()
         if found and not self._get:
             module = sys.modules["torch"]
@@ -86,7 +88,7 @@ class HeedingTorch(torch.Torch):
         return found
 
     def apply(self, grant: Grant) -> None:
-        """Use as many threads as the grant has CPUs, or as many as `available` found."""
+        """Use as many threads as the grant has CPUs, or the number found by `available` if the program has used it."""
         self._set(self._number if self._heard or _compiles() else grant.ncpus)
 
     def _hearing(self, call: Callable[..., T], but: str = "") -> Callable[..., T]:
@@ -100,9 +102,10 @@ class HeedingTorch(torch.Torch):
 
 
 def _compiles() -> bool:
-    """Say whether PyTorch compiles in this thread, or has compiled.
+    """Return whether PyTorch compiles in this thread, or has compiled.
 
-    It fails where the number changes meanwhile, and later compiles anew for each number, only so often.
+    A compilation fails if the number changes meanwhile, and later PyTorch compiles anew for each number, a limited
+    number of times.
     """
     module = imported(COMPILING)
     lock = getattr(module, "compile_lock", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads of numba's parallel loops."""
+"""The adapter for the threads of numba's parallel loops."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ PARALLEL = "numba.np.ufunc.parallel"
 class Numba:
     """Sets the number of threads that parallel loops started by the calling thread use.
 
-    Numba starts its threads with the first parallel loop. Until then a number only waits for that: threads cannot be
-    sized before they are, and once they are, processes forked off may have no parallel loops of their own, and the
-    way in which ``multiprocessing`` starts processes is fixed. As its OpenMP layer starts them it loads a runtime, and
-    sets in that all threads that it may ever use: `together`, the adapters of the same program, size anew what they
-    find.
+    Numba starts its threads with the first parallel loop. Until then the number is only stored: threads cannot be sized
+    before they exist, and once they exist, forked processes may have no parallel loops of their own, and the start
+    method of ``multiprocessing`` is fixed. When numba's OpenMP layer starts them, it loads a runtime and sets its
+    number to all threads that it may ever use: `together`, the adapters of the same program, are then applied again.
     """
 
     def __init__(self) -> None:
@@ -36,17 +35,17 @@ class Numba:
         self._watches = False
 
     def available(self) -> bool:
-        """Numba has been imported, to its end."""
+        """Return whether numba's import has finished."""
         return hasattr(imported("numba"), "set_num_threads")
 
     def limit(self) -> int:
-        """Numba makes no more threads than NUMBA_NUM_THREADS said when it was imported; drom-run sets that."""
+        """Return NUMBA_NUM_THREADS at numba's import, the most threads that it makes; drom-run sets that variable."""
         import numba
 
         return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
 
     def apply(self, grant: Grant) -> None:
-        """Use as many threads as the grant has CPUs, as far as numba goes."""
+        """Use as many threads as the grant has CPUs, at most `limit`."""
         import numba
 
         self._grant = grant
@@ -57,7 +56,7 @@ class Numba:
             self._watch()
 
     def _watch(self) -> None:
-        """Have `_launched` called from now on whenever a function of numba's has seen to it that there are threads."""
+        """Call `_launched` from now on whenever a function of numba has made sure that its threads exist."""
         parallel: Any = sys.modules.get(PARALLEL)
         if self._watches or not parallel:
             return
@@ -71,7 +70,7 @@ class Numba:
         parallel._launch_threads = launch_and_tell  # noqa: SLF001
 
     def _launched(self, _: FrameType) -> None:
-        """Set the newest number, if it waits for the threads: in this process, not in a fork."""
+        """Set the stored number once the threads exist: in this process, not in a fork."""
         if self._grant and self._waits_in == os.getpid():
             self._waits_in = 0
             for one in self.together:

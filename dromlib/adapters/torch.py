@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads PyTorch uses inside an operation."""
+"""The adapter for the threads that PyTorch uses inside an operation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Torch:
-    """Sets the number of threads inside an operation; those between operations are fixed at their first use."""
+    """Sets the number of threads inside an operation; the number between operations is fixed at its first use."""
 
     def available(self) -> bool:
-        """PyTorch has been imported, to its end."""
+        """Return whether PyTorch's import has finished."""
         return hasattr(imported("torch"), "set_num_threads")
 
     def limit(self) -> None:
-        """There is no limit: PyTorch makes more threads when it is told to."""
+        """Return None: PyTorch makes more threads on request."""
 
     def apply(self, grant: Grant) -> None:
         """Use as many threads as the grant has CPUs."""

@@ -47,7 +47,7 @@ DEFAULT = Budget()
 
 
 class Problem(NamedTuple):
-    """Jobs to be ordered: the running jobs, the chosen waiting jobs, the weights of waits, and an initial plan."""
+    """The jobs to order: the running jobs, the chosen waiting jobs, the weights of waits, and an initial plan."""
 
     state: State
     jobs: Jobs

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs put on nodes one after the other, each at the earliest time at which its units have room until they end.
 
-A profile says what each node has free from when on: ``free[i]``, of shape ``(nodes, resources)``, from ``times[i]``
-until ``times[i + 1]``, the last for good. Times rise strictly, the first is now. What is free never falls before a job
-ends except at the start of a planned one, so that the earliest start is always one of these times.
+A profile stores the free resources of each node over time: ``free[i]``, of shape ``(nodes, resources)``, from
+``times[i]`` until ``times[i + 1]``, the last without end. Times rise strictly, the first is now. Free resources never
+decrease before a job ends except at the start of a planned one, so that the earliest start is always one of these
+times.
 
 Pure loops that numba compiles (`compiled`).
 """
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 
 
 class Profile(NamedTuple):
-    """What is free over time; `size` has one entry, the number of steps in use. Arrays have room for more."""
+    """Free resources over time; `size` has one entry, the number of steps in use. Arrays have room for more."""
 
     times: Ints
     free: Ints
     total: Ints
-    """Shape ``(steps, resources)``: what all nodes together have free."""
+    """Shape ``(steps, resources)``: the free resources of all nodes together."""
     size: Ints
 
 
 class Plan(NamedTuple):
-    """When jobs start and where: `start` by job, NEVER without one; `node` by unit, as `Jobs.unit` has it."""
+    """The starts and nodes of jobs: `start` by job, NEVER if unplanned; `node` by unit, as `Jobs.unit` has it."""
 
     start: Ints
     node: Ints
 
 
 class State(NamedTuple):
-    """What is to be planned at a second: the running jobs, which stay as they are, and the waiting ones by submission.
+    """The input of a plan at one second: the running jobs, which stay as they are, and the waiting ones by submission.
 
     `started` and `node` are by job and by unit, as a plan.
     """
@@ -59,7 +60,7 @@ class State(NamedTuple):
 
 @routine
 def profile_of(state: State, jobs: Jobs) -> Profile:
-    """Return what running jobs leave free, with room for all waiting ones; they leave when their walltime is over."""
+    """Return what running jobs leave free until their walltime is over, with room for all waiting jobs."""
     ends = np.empty(len(state.running), np.int64)
     for i, job in enumerate(state.running):
         ends[i] = max(state.started[job] + jobs.walltime[job], state.now + 1)
@@ -83,7 +84,7 @@ def profile_of(state: State, jobs: Jobs) -> Profile:
 
 @routine
 def step(profile: Profile, time: int) -> None:
-    """Let a time be one at which something may change."""
+    """Insert a step into the profile at this time, unless there is one."""
     size = profile.size[0]
     i = size
     while profile.times[i - 1] > time:
@@ -104,7 +105,7 @@ def step(profile: Profile, time: int) -> None:
 def take(  # noqa: PLR0917 - numba wants them by position
     profile: Profile, jobs: Jobs, job: int, first: int, end: int, node: Ints
 ) -> None:
-    """Take what a job asks for from the step `first` on, until a time that is a step."""
+    """Subtract a job's request from the profile from the step `first` until the step at time `end`."""
     k = first
     while k < profile.size[0] and profile.times[k] < end:
         add(profile.free[k], jobs, job, node, -1)
@@ -114,7 +115,7 @@ def take(  # noqa: PLR0917 - numba wants them by position
 
 @routine
 def add(free: Ints, jobs: Jobs, job: int, node: Ints, sign: int) -> None:
-    """Add to what nodes have free, or take from it, what the units of a job ask for there; -1 is no node."""
+    """Add a job's request to the free resources of its nodes, or subtract it (`sign`); -1 is no node."""
     unit = jobs.unit[job]
     for chunk in range(jobs.chunk[job], jobs.chunk[job + 1]):
         for _ in range(jobs.units[chunk]):
@@ -126,7 +127,7 @@ def add(free: Ints, jobs: Jobs, job: int, node: Ints, sign: int) -> None:
 
 @routine
 def room(free: Ints, request: Ints, most: int) -> int:
-    """Return how many units fit on a node with so much free, at most `most`."""
+    """Return how many units of a request fit into the free resources of a node, at most `most`."""
     fit = most
     for r in range(len(request)):
         if free[r] < request[r]:
@@ -138,7 +139,7 @@ def room(free: Ints, request: Ints, most: int) -> int:
 
 @routine
 def pack(free: Ints, jobs: Jobs, job: int, node: Ints) -> bool:
-    """Find nodes for all units of a job, and return whether there are enough; `free` is as before then."""
+    """Find nodes for all units of a job, and return whether there are enough; `free` is unchanged afterwards."""
     unit = jobs.unit[job]
     node[unit : jobs.unit[job + 1]] = -1
     for chunk in range(jobs.chunk[job], jobs.chunk[job + 1]):
@@ -160,7 +161,7 @@ def pack(free: Ints, jobs: Jobs, job: int, node: Ints) -> bool:
 
 @routine
 def enough(total: Ints, asked: Ints) -> bool:
-    """Return whether all nodes together have what a job asks for, which is quickly seen."""
+    """Return whether all nodes together have what a job requests: a quick test."""
     for r in range(len(total)):  # noqa: SIM110 - numba knows no generators
         if total[r] < asked[r]:
             return False
@@ -169,7 +170,7 @@ def enough(total: Ints, asked: Ints) -> bool:
 
 @routine
 def lower(low: Ints, free: Ints) -> bool:
-    """Let `low` be at most `free`, and return whether that changed it."""
+    """Lower `low` to at most `free`, and return whether that changed it."""
     changed = False
     for n in range(low.shape[0]):
         for r in range(low.shape[1]):
@@ -181,7 +182,7 @@ def lower(low: Ints, free: Ints) -> bool:
 
 @routine
 def find(profile: Profile, jobs: Jobs, job: int, latest: int, node: Ints) -> int:
-    """Return the first step at which a job can start, and its nodes in `node`; -1 if none is at `latest` or before."""
+    """Return the first step at which a job can start, with its nodes in `node`; -1 if there is none up to `latest`."""
     low = np.empty(profile.free.shape[1:], np.int64)
     i = 0
     while i < profile.size[0] and profile.times[i] <= latest:
@@ -228,7 +229,7 @@ def plan_in_order(  # noqa: PLR0917 - numba wants them by position
 ) -> None:
     """Plan waiting jobs in an order: each at its earliest time, until `depth` of them have to wait.
 
-    Of later ones those start that can at once, so that they delay none of these. `whole`: then the rest is planned too.
+    Later jobs start only if they can do so now without delaying these. `whole`: the rest is planned too.
     """
     profile = profile_of(state, jobs)
     late, rest = 0, np.zeros(len(order), np.bool_)
@@ -245,7 +246,7 @@ def plan_in_order(  # noqa: PLR0917 - numba wants them by position
 
 @routine
 def any_fits(state: State, jobs: Jobs) -> bool:
-    """Return whether a waiting job has room at this second: otherwise no plan could start one."""
+    """Return whether a waiting job fits now: otherwise no plan could start one."""
     free = state.capacity.copy()
     for job in state.running:
         add(free, jobs, job, state.node, -1)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @lean
 def first_end(world: World) -> int:
-    """Return when the next job ends; NEVER if none runs."""
+    """Return the time at which the next job ends; NEVER if none runs."""
     return int(world.end[world.heap[0]]) if world.scalars[PENDING] > 0 else NEVER
 
 
 @lean
 def is_before(world: World, one: int, other: int) -> bool:
-    """Return whether one job ends before another, or with it and started before."""
+    """Return whether one job ends before another; of equal ends, the job that started first."""
     if world.end[one] != world.end[other]:
         return bool(world.end[one] < world.end[other])
     return bool(world.order[one] < world.order[other])
@@ -28,7 +28,7 @@ def is_before(world: World, one: int, other: int) -> bool:
 
 @lean
 def push(world: World, job: int) -> None:
-    """Add a job, whose end is known."""
+    """Add a job with a known end to the heap."""
     last = world.scalars[PENDING]
     world.scalars[PENDING] = last + 1
     put(world, last, job)
@@ -37,7 +37,7 @@ def push(world: World, job: int) -> None:
 
 @lean
 def pop(world: World) -> int:
-    """Take out the job that ends next and return it."""
+    """Remove the job that ends next and return it."""
     job = world.heap[0]
     last = world.scalars[PENDING] - 1
     world.scalars[PENDING] = last
@@ -50,7 +50,7 @@ def pop(world: World) -> int:
 
 @lean
 def move(world: World, job: int, end: int) -> None:
-    """Let a job that is in the heap end at another time."""
+    """Change the end of a job in the heap."""
     world.end[job] = end
     rise(world, world.at[job])
     sink(world, world.at[job])
@@ -101,7 +101,7 @@ def insert_predicted(world: World, job: int) -> None:
 
 @lean
 def remove_predicted(world: World, job: int) -> None:
-    """Take a job out of the order of predicted ends."""
+    """Remove a job from the order of predicted ends."""
     s, running = world.scalars, world.running
     for i in range(rank(world, job), s[RUNNERS] - 1):
         running[i] = running[i + 1]
@@ -110,7 +110,7 @@ def remove_predicted(world: World, job: int) -> None:
 
 @lean
 def rank(world: World, job: int) -> int:
-    """Return how many running jobs have an earlier predicted end, or the same one and started before."""
+    """Return the number of running jobs with an earlier predicted end; of equal ends, those that started before."""
     ends, order = world.jobs.ends, world.order
     low, high = 0, world.scalars[RUNNERS]
     while low < high:

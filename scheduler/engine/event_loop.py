@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop: what comes next, whom the policy is asked about, and what its answer leads to.
+"""The event loop: determines the next event, calls the policy, and carries out its answer.
 
-Times are whole seconds. The event rules differ in what one call of the policy answers for:
+Times are whole seconds. The event rules differ in the events that one call of the policy covers:
 
 instant  all jobs that end at an instant end, all that are submitted join the queue, then one call (the default)
 pyss     a call per event; submissions before ends; a submission leads to a call only if the new job fits; jobs whose
-         limit is reached count as gone from the first event of that second on
+         limit is reached count as ended from the first event of that second on
 cqsim    a call per event; ends before submissions; waiting jobs are known by their real run times
 
-Jobs that end together end in the order in which they started. A call that a policy asked for itself comes last. On a
-machine with time slots the policy is called at their ends, for all that has happened in them.
+Jobs that end together end in the order in which they started. A call that the policy requested itself comes last. On a
+machine with time slots the policy is called at the end of a slot, for all events in it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def advance(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def is_turn(world: World, now: int) -> bool:
-    """Return whether the policy may be called now; if not, it is at the end of this time slot."""
+    """Return whether the policy may be called now; if not, schedule the call for the end of this time slot."""
     slot = world.scalars[SLOT]
     if slot == 1 or now % slot == 0:
         return True
@@ -137,7 +137,7 @@ def is_turn(world: World, now: int) -> bool:
 
 @lean
 def apply_answer(world: World, actions: Actions, kinds: int) -> None:
-    """Carry out the answer of the policy; note a fault in it, or in the time at which it wants to be called again."""
+    """Carry out the policy's answer; record a fault in it, or in the time of the next call that it requests."""
     s = world.scalars
     now, before = s[NOW], s[STARTS] + s[SHORTENED]
     apply_actions(world, actions, kinds)
@@ -157,7 +157,7 @@ def next_instant(world: World) -> int:
 
 @lean
 def handle_next(world: World, now: int) -> Event:
-    """Let happen what one call answers for, and say what that was; no kind: the policy need not be called."""
+    """Process the events that one call of the policy covers and return them; no kind: the policy need not be called."""
     rule = world.scalars[RULE]
     if rule == PYSS:
         return handle_as_pyss(world, now)
@@ -168,7 +168,7 @@ def handle_next(world: World, now: int) -> Event:
 
 @lean
 def handle_together(world: World, now: int) -> Event:
-    """End all jobs of this instant, or change their demand, then let all submissions of it join the queue."""
+    """Process the ends and changes of demand of this instant, then add all jobs submitted now to the queue."""
     kinds, count, subject = 0, 0, NOBODY
     while ends_now(world, now):
         subject = world.heap[0]
@@ -185,7 +185,7 @@ def handle_together(world: World, now: int) -> Event:
 
 @lean
 def handle_as_cqsim(world: World, now: int) -> Event:
-    """Let one thing happen: an end, else a submission, else a call that was asked for."""
+    """Process one event: an end, otherwise a submission, otherwise a requested call."""
     if ends_now(world, now):
         subject = world.heap[0]
         return Event(end_or_change(world, now), subject)
@@ -196,7 +196,7 @@ def handle_as_cqsim(world: World, now: int) -> Event:
 
 @lean
 def handle_as_pyss(world: World, now: int) -> Event:
-    """Let one thing happen: a submission, else an end, else a call; before it, whoever reached his limit is gone."""
+    """End all jobs that have reached their limit, then process one event: a submission, an end or a requested call."""
     s, jobs = world.scalars, world.jobs
     while s[RUNNERS] > 0 and jobs.ends[world.running[0]] <= now:
         end_job(world, world.running[0], now)
@@ -212,20 +212,20 @@ def handle_as_pyss(world: World, now: int) -> Event:
 
 @lean
 def ends_now(world: World, now: int) -> bool:
-    """Return whether a job is still to end at this instant, or to change its demand."""
+    """Return whether another job ends, or changes its demand, at this instant."""
     return first_end(world) <= now
 
 
 @lean
 def arrives_now(world: World, now: int) -> bool:
-    """Return whether a job is still to be submitted at this instant."""
+    """Return whether another job is submitted at this instant."""
     s = world.scalars
     return bool(s[SUBMISSIONS] < len(world.jobs.submit) and world.jobs.submit[s[SUBMISSIONS]] <= now)
 
 
 @lean
 def end_or_change(world: World, now: int) -> int:
-    """End the job of the next event, or change its demand; return which of both."""
+    """End the job of the next event, or change its demand; return the kind of the event."""
     if len(world.upcoming) > 0 and change_demand(world, world.heap[0], now):
         return DEMAND_CHANGED
     job = pop(world)
@@ -239,7 +239,7 @@ def end_or_change(world: World, now: int) -> int:
 
 @rare
 def change_demand(world: World, job: int, now: int) -> bool:
-    """Let a job enter the phases that it has reached; return whether there is one."""
+    """Start the phases that a job has reached; return whether there was one."""
     if boundary(world, job) == 0:
         return False
     account(world, job, now)
@@ -256,7 +256,7 @@ def change_demand(world: World, job: int, now: int) -> bool:
 
 @lean
 def submit_next(world: World) -> int:
-    """Let the next job join the queue, behind all of its priority, and return it."""
+    """Add the next submitted job to the queue, behind all jobs of its priority, and return it."""
     s, queue, priority = world.scalars, world.queue, world.jobs.priority
     job, place = s[SUBMISSIONS], s[QUEUED]
     while place > 0 and priority[queue[place - 1]] < priority[job]:
@@ -271,7 +271,7 @@ def submit_next(world: World) -> int:
 
 @lean
 def apply_actions(world: World, actions: Actions, kinds: int) -> None:
-    """Do what the policy wants, row by row; at the first row that cannot be done, note the fault and stop."""
+    """Carry out the rows of an answer in order; at the first row that cannot be done, record the fault and stop."""
     s = world.scalars
     before = s[STARTS]
     if actions.used[0] > len(actions.rows) or actions.used[1] > len(actions.nodes):
@@ -291,7 +291,7 @@ def apply_actions(world: World, actions: Actions, kinds: int) -> None:
 
 @lean
 def apply_action(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 - a table of actions
-    """Do one action and return what is wrong with it."""
+    """Carry out one action and return the fault, or NO_FAULT."""
     kind, job, now = row[0], row[1], world.scalars[NOW]
     if job < 0 or job >= len(world.queue):
         return UNKNOWN_ACTION
@@ -313,7 +313,7 @@ def apply_action(world: World, row: Ints, nodes: Ints) -> int:  # noqa: PLR0911 
 
 @lean
 def start_or_resize(world: World, row: Ints, nodes: Ints) -> int:
-    """Start or resize a job, on nodes or in a pool, and return what is wrong with it."""
+    """Start or resize a job, on nodes or in a pool, and return the fault, or NO_FAULT."""
     kind, job, now = row[0], row[1], world.scalars[NOW]
     if is_pool(world) != (kind == ALLOT):
         return WRONG_MACHINE
@@ -328,7 +328,7 @@ def start_or_resize(world: World, row: Ints, nodes: Ints) -> int:
 
 @lean
 def compact_queue(world: World) -> None:
-    """Take the jobs that have started out of the queue."""
+    """Remove the jobs that have started from the queue."""
     kept = 0
     for job in world.queue[: world.scalars[QUEUED]]:
         if world.jobs.state[job] == WAITING:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs and nodes: who starts where, who has which share of a node, and how fast that makes him.
+"""Jobs on nodes: where jobs start, how they share the cores of a node, and how fast they run with their share.
 
 A job works at full speed with all cores of its nodes. With less its speed is, by the runtime model,
 
-ideal  (cores it has) / (cores of its nodes): its work can be balanced over them
-worst  min over its nodes of (cores it has there) / (cores of a node): the slowest node rules
+    ideal  (cores it has) / (cores of its nodes): its work can be balanced over them
+    worst  min over its nodes of (cores it has there) / (cores of a node): the slowest node limits it
 
 (Equations 5 and 6 of the SD-Policy paper, ICPP 2019, as rates.) Work is counted in seconds times cores of the job's
 nodes, so that it stays a whole number, and a job ends in the first second in which all is done, or at its limit.
 
-When a job ends, its share of a node goes to the owner of the node; when the owner ends, his first guest becomes owner.
-Only malleable jobs grow: where the owner is none, the next resident that is has the share; without one it lies idle.
+When a job ends, its share of a node goes to the owner of the node; when the owner ends, its first guest becomes owner.
+Only malleable jobs grow: if the owner is not malleable, the next malleable resident gets the share; without one, the
+share stays idle.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 @lean
 def start_job(world: World, job: int, now: int) -> int:
-    """Start a job on the free nodes with the lowest numbers, with all their cores; return what is wrong."""
+    """Start a job on the free nodes with the lowest numbers, with all their cores; return the fault, or NO_FAULT."""
     s, need = world.scalars, world.jobs.nodes[job]
     if need > s[FREE]:
         return NO_ROOM
@@ -75,9 +76,9 @@ def start_job(world: World, job: int, now: int) -> int:
 
 @lean
 def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
-    """Start a job on these nodes with so many cores of each; return what is wrong, with nothing changed then.
+    """Start a job on these nodes with `cores` cores of each; return the fault, or NO_FAULT. A fault changes nothing.
 
-    A node that has been checked is marked in the place of its last guest, so that one named twice has no room left.
+    A node that has been checked is marked in the place of its last guest, so that a node named twice is found full.
     """
     resident, checked, fault = world.nodes.resident, 0, NO_FAULT
     if len(nodes) != world.jobs.nodes[job]:
@@ -106,7 +107,7 @@ def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
 
 @lean
 def why_not_on(world: World, job: int, node: int, cores: int) -> int:
-    """Return why a waiting job cannot have so many cores of a node; NO_FAULT if it can."""
+    """Return the fault if a waiting job cannot have this many cores of a node; NO_FAULT if it can."""
     house, partition = world.nodes, world.jobs.partition[job]
     if cores < 1:
         return BAD_SHARE
@@ -121,7 +122,7 @@ def why_not_on(world: World, job: int, node: int, cores: int) -> int:
 
 @lean
 def add_resident(world: World, job: int, node: int, cores: int) -> None:
-    """Let a job in on a node."""
+    """Add a job as the last resident of a node."""
     house = world.nodes
     if house.resident[node, 0] == NOBODY:
         world.scalars[FREE] -= 1
@@ -137,7 +138,7 @@ def add_resident(world: World, job: int, node: int, cores: int) -> None:
 
 @lean
 def begin(world: World, job: int, cores: int, now: int) -> None:
-    """Let a job that has its nodes, and so many cores of each, begin at full speed."""
+    """Start a job at full speed, once it is resident on its nodes with `cores` cores of each."""
     s, jobs = world.scalars, world.jobs
     world.given[job], jobs.leaves[job] = cores, jobs.nodes[job]
     jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
@@ -152,20 +153,20 @@ def begin(world: World, job: int, cores: int, now: int) -> None:
 
 @lean
 def at_the_latest(world: World, job: int) -> int:
-    """Return when a job ends even if its work is not done: never at an end that was only predicted."""
+    """Return the latest end of a job, even with work left; NEVER if its limit is only a prediction."""
     return NEVER if world.scalars[FORESEES] else int(world.jobs.ends[job])
 
 
 @lean
 def full_rate(world: World, job: int) -> int:
-    """Return how much of its work a job does in a second with all that it asks for."""
+    """Return how much of its work a job does in a second with all the cores that it requests."""
     size = world.jobs.nodes[job]
     return int(world.speed[size]) if is_pool(world) else int(size * world.scalars[CORES])
 
 
 @lean
 def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
-    """Let a running job have so many cores on each of these nodes; return what is wrong, with nothing changed then."""
+    """Give a running job `cores` cores on each of these nodes; return the fault, which changes nothing, or NO_FAULT."""
     share, lent = world.nodes.share, False
     if world.jobs.cls[job] != MALLEABLE:
         return WRONG_CLASS
@@ -186,7 +187,7 @@ def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
 
 @lean
 def layer_of(world: World, job: int, node: int) -> int:
-    """Return which resident of a node a job is; NOBODY if none."""
+    """Return the column of a job among the residents of a node; NOBODY if it is not there."""
     if 0 <= node < len(world.nodes.up):
         for layer in range(world.nodes.resident.shape[1]):
             if world.nodes.resident[node, layer] == job:
@@ -196,7 +197,7 @@ def layer_of(world: World, job: int, node: int) -> int:
 
 @lean
 def set_limit(world: World, job: int, limit: int, now: int) -> int:
-    """Let a running job take so many seconds from its start; return what is wrong."""
+    """Set the limit of a running job, in seconds from its start; return the fault, or NO_FAULT."""
     jobs = world.jobs
     if jobs.start[job] + limit <= now:
         return TOO_SHORT
@@ -209,7 +210,7 @@ def set_limit(world: World, job: int, limit: int, now: int) -> int:
 
 @lean
 def end_job(world: World, job: int, now: int) -> None:
-    """Let a job leave its nodes; the owner of each has the share that comes free."""
+    """Remove a job from its nodes and give the cores that come free to the owner of each node."""
     resident, share, s, blocks = world.nodes.resident, world.nodes.share, world.scalars, world.free_in_block
     remove_predicted(world, job)
     account(world, job, now)
@@ -249,7 +250,7 @@ def pass_cores(world: World, node: int, cores: int) -> None:
 
 @lean
 def note_change(world: World, job: int) -> None:
-    """Have the end of a job worked out anew."""
+    """Mark the end of a job for recalculation."""
     s = world.scalars
     for other in world.changed[: s[CHANGES]]:
         if other == job:
@@ -260,7 +261,7 @@ def note_change(world: World, job: int) -> None:
 
 @lean
 def note_neighbours(world: World, job: int) -> None:
-    """Have the ends of a job and of all on its nodes worked out anew."""
+    """Mark the ends of a job and of all jobs on its nodes for recalculation."""
     note_change(world, job)
     if world.jobs.shared[job] == 0:
         return
@@ -272,9 +273,9 @@ def note_neighbours(world: World, job: int) -> None:
 
 @lean
 def update_ends(world: World, now: int) -> None:
-    """Work out when the jobs whose shares or limits have changed end now, and which nodes they leave then.
+    """Recalculate the ends of all jobs marked for it, and the number of nodes that come free then.
 
-    Who still waits for a container on its nodes does not work until its start, at whatever rate.
+    A job that waits for a container on its nodes does no work until its start, whatever its rate.
     """
     s = world.scalars
     if s[RESIDUAL] > 0:
@@ -295,7 +296,7 @@ def update_ends(world: World, now: int) -> None:
 
 @lean
 def boundary(world: World, job: int) -> int:
-    """Return how much work a job has left when its demand changes next; 0 if it does not change any more."""
+    """Return how much work a job has left when its demand next changes; 0 if it does not change again."""
     if len(world.upcoming) == 0:
         return 0
     row = world.upcoming[job]
@@ -313,7 +314,7 @@ def account(world: World, job: int, now: int) -> None:
 
 @lean
 def nodes_left_last(world: World, job: int) -> int:
-    """Return on how many of its nodes a job is predicted to be the last; of equals, the later submitted is."""
+    """Return on how many nodes a job is predicted to be the last; of equal ends, the later submitted job is last."""
     house, ends, count = world.nodes, world.jobs.ends, 0
     for node in house.place[house.first[job] : house.first[job + 1]]:
         count += 1
@@ -326,7 +327,7 @@ def nodes_left_last(world: World, job: int) -> int:
 
 @lean
 def rate_of(world: World, job: int) -> int:
-    """Return how much of its work a job does in a second: in cores, or as the speeds of a pool say."""
+    """Return how much of its work a job does in a second: in cores, or by the speeds of a pool."""
     if is_pool(world):
         return slowed_speed(world, job, world.speed[world.jobs.held[job]])
     house, total, least = world.nodes, 0, world.scalars[CORES]

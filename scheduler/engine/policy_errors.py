@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a policy raises, as sentences."""
+"""Conversion of errors that a policy raises into sentences."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def policy_errors_as_sentences(policy: Policy, now: Callable[[], int]) -> Iterator[None]:
-    """Raise SchedulerError for what the policy raises: as plain Python, or as machine code.
+    """Raise SchedulerError for any error that the policy raises, as plain Python or as machine code.
 
-    Machine code that is called through a pointer cannot raise: numba hands its error to `sys.unraisablehook` and
-    returns 0 for it.
+    Machine code that is called through a pointer cannot raise: numba passes its error to `sys.unraisablehook` and
+    returns 0.
     """
     raised: list[BaseException | None] = []
     before, sys.unraisablehook = sys.unraisablehook, lambda found: raised.append(found.exc_value)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool of processors: jobs have a number of them, run as fast as a speedup curve says, and pay for every change.
+"""A pool of processors: jobs hold a number of them, run as fast as a speedup curve says, and every change has a cost.
 
-Work is counted in seconds times the speed on the size that a job asks for, so that a job on its own size takes its run
-time. What a change from p to q processors costs is time without progress, in millionths of a second:
+Work is counted in seconds times the speed on the size that a job requests, so that a job on its own size takes its run
+time. A change from p to q processors costs time without progress, in millionths of a second:
 
-stall + hold * max(p, q) + transfer * max(1 / large, 1 / small - 1 / large)
+    stall + hold * max(p, q) + transfer * max(1 / large, 1 / small - 1 / large)
 
-where hold differs for shrinking and expanding, and transfer is what all data of a job would take through one link. The
+where hold differs for shrinking and expanding, and transfer is the time to send all data of a job through one link. The
 last factor is the share of the data that the busiest processor sends or receives when the data lie evenly before and
-after: of those that are vacated, or of those that stay.
+after: one of the vacated processors, or one of those that stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ shrinking and when expanding; of all data of a job through one link."""
 
 @lean
 def allot(world: World, job: int, processors: int, now: int) -> int:
-    """Let a job have so many processors of the pool, starting it if it waits; return what is wrong."""
+    """Give a job this many processors of the pool, starting it if it waits; return the fault, or NO_FAULT."""
     s, jobs = world.scalars, world.jobs
     before, cls = jobs.held[job], jobs.cls[job]
     if jobs.state[job] not in (WAITING, RUNNING):
@@ -57,13 +57,13 @@ def allot(world: World, job: int, processors: int, now: int) -> int:
 
 @lean
 def in_work(millionths: int, speed: int) -> int:
-    """Return what is done in so many millionths of a second, rounded down; their product may be too large a number."""
+    """Return the work done in `millionths` of a second, rounded down; the plain product may exceed 64 bits."""
     return int(millionths // MILLION * speed + millionths % MILLION * speed // MILLION)
 
 
 @lean
 def cost(world: World, before: int, after: int) -> int:
-    """Return what a change of processors costs, in millionths of a second."""
+    """Return the cost of a change of processors, in millionths of a second."""
     terms, small, large = world.stall, min(before, after), max(before, after)
     hold = terms[SHRINK] if after < before else terms[EXPAND]
     moved = max(terms[TRANSFER] // large, terms[TRANSFER] // small - terms[TRANSFER] // large)

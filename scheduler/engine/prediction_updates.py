@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted run times in the event loop: asked for at submission, raised when a job runs for longer.
+"""Predicted run times in the event loop: made at submission, raised when a job runs for longer.
 
-As Tsafrir, Etsion and Feitelson do it (IEEE TPDS 18(6), 2007): a prediction is never above what the user asks for, and
-nobody is killed by it. When a job has run for as long as predicted, the prediction is raised by the first of STEPS, the
-next time by the second, and so on. A job ends when its work is done, or when it has had the time that its user asks for
+As Tsafrir, Etsion and Feitelson do it (IEEE TPDS 18(6), 2007): a prediction never exceeds the requested time, and no
+job is killed because of it. When a job has run for as long as predicted, the prediction is raised by the first of
+STEPS, the next time by the second, and so on. A job ends when its work is done, or when it has had its requested time
 at full speed.
 
-Predictions are raised right before a policy is called: nobody else looks at them, and what they are raised to does not
-depend on when that is done.
+Predictions are raised right before a policy is called: only the policy reads them, and their values do not depend on
+when they are raised.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ STEPS = (
 
 
 @lean
-def predict_submitted(
-    world: World, predict: Callable[[Jobs, RuntimeKnowledge, int], int], first: int, now: int
-) -> None:
-    """Predict the run times of the jobs from `first` on, which have just been submitted; raise what has passed."""
+def predict_submitted(world: World, predict: Callable[[Jobs, RuntimeKnowledge, int], int], first: int, now: int) -> None:
+    """Predict the run times of the new jobs, from `first` on; raise predictions that have passed."""
     jobs, known = world.jobs, world.foresight
     for job in range(first, world.scalars[SUBMISSIONS]):
         expected = max(1, min(predict(jobs, known, job), known.allowed[job]))
@@ -58,7 +56,7 @@ def predict_submitted(
 
 @lean
 def raise_limit(world: World, job: int, now: int) -> None:
-    """Raise the prediction of a running job until its predicted end is still to come."""
+    """Raise the prediction of a running job until its predicted end is in the future."""
     jobs, known = world.jobs, world.foresight
     limit, most = jobs.limit[job], latest_end(world, job)
     while jobs.start[job] + limit <= now:
@@ -69,7 +67,7 @@ def raise_limit(world: World, job: int, now: int) -> None:
 
 @lean
 def latest_end(world: World, job: int) -> int:
-    """Return how long a job can take from its start, as far as its present speed tells."""
+    """Return how long a job can take from its start, at its present speed."""
     full = full_rate(world, job)
     if world.rate[job] != full:
         return UNLIMITED
@@ -78,7 +76,7 @@ def latest_end(world: World, job: int) -> int:
 
 @lean
 def record_end(world: World, job: int, now: int) -> None:
-    """Let the predictor know of a job that has ended."""
+    """Record for the predictor that a job has ended."""
     known, lost = world.foresight, world.jobs.lost[job] // full_rate(world, job)
     known.took[job] = now - world.jobs.start[job] - lost
     known.gone[known.counts[0]] = job

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes that jobs leave behind cost others on a pool of processors.
+"""The slowdown from processes that jobs leave behind on processors of a pool.
 
 A malleable job is started on every processor that it may use, and has a residual process on each that it does not have
-at present (Kale, Kumar and DeSouza, CCGRID 2002). The world knows how many processors jobs have, not which: on P
-processors the residual processes of job j, `most` less `held` of them, are taken to lie evenly on all that are not its
-own. So of the processors of job i this share carries residual processes of others, at most all of them:
+at present (Kale, Kumar and DeSouza, CCGRID 2002). The world stores how many processors jobs have, not which: on P
+processors the residual processes of job j, `most` less `held` of them, are assumed to lie evenly on all processors that
+are not its own. So this share of the processors of job i carries residual processes of others, at most all of them:
 
     share(i) = min(1, sum over j other than i of (most(j) - held(j)) / (P - held(j)))
 
@@ -34,7 +34,7 @@ def residue(world: World, job: int) -> int:
 
 @lean
 def note_interference(world: World) -> None:
-    """Count all residual processes anew, and have the ends of all running jobs worked out anew."""
+    """Recount all residual processes, and mark the ends of all running jobs for recalculation."""
     s = world.scalars
     s[CHANGES], s[RESIDUES] = s[RUNNERS], 0
     for i in range(s[RUNNERS]):
@@ -44,7 +44,7 @@ def note_interference(world: World) -> None:
 
 @lean
 def slowed_speed(world: World, job: int, speed: int) -> int:
-    """Return what a job does in a second that would do `speed` without the processes of others."""
+    """Return the work per second of a job whose speed without the processes of others would be `speed`."""
     s = world.scalars
     if s[RESIDUAL] == 0:
         return int(speed)

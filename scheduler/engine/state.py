@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a simulation knows, as arrays: what policies see, and beside it what only the simulator knows."""
+"""The whole state of a simulation as arrays: the part that policies see, and the part that only the simulator uses."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ RUNTIME_MODELS = {"ideal": IDEAL, "worst": WORST}
 
 
 class Pool(NamedTuple):
-    """Jobs that share the processors of a machine: how many they can use, how fast they are, what a change costs."""
+    """Settings of a pool of processors: the range of each job, the speeds, and the cost of a change."""
 
     least: Ints
     most: Ints
@@ -78,14 +78,14 @@ class Pool(NamedTuple):
     stall: Ints
     """As in `World`."""
     residual: int = 0
-    """What a residual process takes of a processor, in millionths."""
+    """The part of a processor that a residual process uses, in millionths."""
     phases: Ints = np.zeros((0, 4), np.int64)
     upcoming: Ints = np.zeros(0, np.int64)
     """As in `World`."""
 
 
 class World(NamedTuple):
-    """A simulation. Arrays are int64, of shape ``(jobs,)`` where nothing else is said."""
+    """The state of a simulation. Arrays are int64, of shape ``(jobs,)`` unless stated otherwise."""
 
     jobs: Jobs
     nodes: Nodes
@@ -94,34 +94,35 @@ class World(NamedTuple):
     heap: Ints
     """Running jobs as a binary heap by real end, then by order of start."""
     at: Ints
-    """Where a job is in the heap; NOBODY for one that is not there."""
+    """The position of a job in the heap; NOBODY if it is not in it."""
     run: Ints
     """Seconds a job needs with all its resources."""
     end: Ints
     """Real end: predicted for running jobs from their present speed, or when their demand changes before it; NEVER
     before the start."""
     order: Ints
-    """How many jobs had started before."""
+    """The number of jobs that had started before this one."""
     left: Ints
     """Work left at `jobs.since`, in seconds times cores of its nodes."""
     rate: Ints
-    """Cores that work counts for at present: ``left`` falls by this each second."""
+    """Cores that work counts for at present: ``left`` falls by this much each second."""
     cause: Ints
     """Kinds of events at the call that started the job."""
     given: Ints
-    """Cores a job was given of each of its nodes at its start; 0 before it."""
+    """Cores that a job was given of each of its nodes at its start; 0 before it."""
     changed: Ints
-    """Jobs whose shares have changed since their end was last worked out."""
+    """Jobs marked because their shares have changed since their end was last calculated."""
     free_in_block: Ints
     speed: Ints
-    """Shape ``(processors + 1,)``: what a job does in a second on so many processors of a pool; empty for nodes."""
+    """Shape ``(processors + 1,)``: the work per second of a job, by number of processors of a pool; empty for nodes."""
     stall: Ints
-    """What a change of processors costs, as `allotment.cost` reads it."""
+    """The costs of a change of processors, as `pool.cost` reads them."""
     phases: Ints
-    """Shape ``(phases + 1, 4)``, empty where no job evolves: a job, how much work it has left when a phase begins, and
-    the fewest and most processors it can use from then on. By job, then in order; the last row is nobody's."""
+    """Shape ``(phases + 1, 4)``, empty if no job evolves: a job, how much work it has left when a phase begins, and
+    the fewest and most processors it can use from then on. By job, then in order; the last row belongs to no job.
+    """
     upcoming: Ints
-    """The row of the next phase of each job, or of another job; empty where no job evolves."""
+    """The row of the next phase of each job, or of another job; empty if no job evolves."""
     contracts: Ints
     """As in `State`."""
     rates: Ints
@@ -149,10 +150,10 @@ def make_world(
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
-    Where the policy is called at multiples of `slot` seconds, requested times count in whole slots. The nodes of a
-    `pool` are its processors, of one core each. Who has which of them is not simulated, and its jobs have no limit: a
-    job on few processors takes long, which is no fault of its own. Where run times are predicted a job has as much work
-    as it can do in the time that its user asks for, and no other limit. `measured`: whether rates are measured.
+    If the policy is called at multiples of `slot` seconds, requested times count in whole slots. The nodes of a `pool`
+    are its processors, of one core each. The simulation does not track which job has which processor, and jobs of a
+    pool have no limit, because a job takes longer on few processors. If run times are predicted, a job has as much
+    work as it can do in its requested time, and no other limit. `measured`: whether rates are measured.
     """
     count = len(work)
 
@@ -230,7 +231,7 @@ def make_world(
 
 
 def make_actions(world: World) -> Actions:
-    """Return room for what a policy can want done at one call: a few rows for each job, a few places for each node."""
+    """Return an empty answer of a policy, with room for a few rows for each job and a few places for each node."""
     jobs = len(world.queue)
     return Actions(
         rows=np.zeros((2 * jobs + 4 * len(world.running) + 16, 5), np.int64),
@@ -247,7 +248,7 @@ def is_pool(world: World) -> bool:
 
 @lean
 def view(world: World) -> State:
-    """Return what a policy sees."""
+    """Return the part of the state that a policy sees."""
     s = world.scalars
     return State(
         s[NOW],

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers: filler jobs of one node each, what they have done, and the queue in which they wait.
+"""Containers: filler jobs of one node each, their progress, and the queue in which they wait.
 
-Work is counted in millionths of a second of a bare node. Those that were saved wait ahead of those that never ran, in
-the order in which they came back; the others wait in order of arrival.
+Work is counted in millionths of a second of a bare node. Containers that were saved wait ahead of those that never ran,
+in the order of their return; the others wait in order of arrival.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ came back; runs that are noted; the first of all dues, or earlier; containers wi
 
 
 class Containers(NamedTuple):
-    """A column per property, int64 of shape ``(containers,)`` where nothing else is said. Times are seconds."""
+    """A column per property, int64 of shape ``(containers,)`` unless stated otherwise. Times are seconds."""
 
     arrival: Ints
     need: Ints
-    """Work; NEVER without end."""
+    """Work of the container; NEVER if it has no end."""
     done: Ints
     """Work done, less what was lost."""
     saved: Ints
-    """Work that is safe: saved, or of a job that is complete."""
+    """Work that is safe: saved, or of a complete container."""
     start: Ints
-    """When it first ran; NEVER before."""
+    """When it first ran; NEVER if it has not run."""
     end: Ints
-    """When it was complete; NEVER before."""
+    """When it was complete; NEVER if it is not."""
     node: Ints
-    """The node it is on, else NOBODY."""
+    """The node that it is on, otherwise NOBODY."""
     last: Ints
     """The node it was on last."""
     since: Ints
-    """From when on it is on its node."""
+    """When it came to its node."""
     begin: Ints
-    """From when on it works there."""
+    """When it starts to work there."""
     due: Ints
-    """When it is complete, or back in the queue; NEVER if that is not known."""
+    """When it is complete, or back in the queue; NEVER if unknown."""
     listed: Ints
     """Whether it is in `pending`."""
     saves: Ints
     migrations: Ints
-    """How often it went on on another node."""
+    """How often it continued on another node."""
     worked: Ints
     """Seconds of work."""
     overhead: Ints
@@ -58,15 +58,15 @@ class Containers(NamedTuple):
     lost: Ints
     """Seconds of work that were lost."""
     ring: Ints
-    """Those that came back."""
+    """Containers that returned to the queue."""
     pending: Ints
-    """Those with a due."""
+    """Containers with a time in `due`."""
     tenant: Ints
-    """Shape ``(nodes,)``: who is on each node."""
+    """Shape ``(nodes,)``: the container on each node."""
     runs: Ints
     """Shape ``(room, 4)``: container, node, begin, end."""
     told: Ints
-    """Shape ``(jobs,)``: when the start that is planned for a regular job became known."""
+    """Shape ``(jobs,)``: when the planned start of a regular job became known."""
     delay: Ints
     """Shape ``(jobs,)``: how long a regular job waited for containers on its nodes."""
     scalars: Ints
@@ -75,7 +75,7 @@ class Containers(NamedTuple):
 def make_containers(arrival: Ints, need: Ints, nodes: int, jobs: int, places: int) -> Containers:
     """Return containers that have not run; arrivals rise.
 
-    `places` are the nodes of all `jobs` regular jobs, summed up. A run is the first of its container, or follows one
+    `places` is the sum of the nodes of all `jobs` regular jobs. A run is the first of its container, or follows one
     that ended because a regular job was given the node: there are no more than containers and places.
     """
     count = len(arrival)
@@ -115,7 +115,7 @@ def make_containers(arrival: Ints, need: Ints, nodes: int, jobs: int, places: in
 
 @lean
 def arrive(box: Containers, now: int) -> None:
-    """Let those join the queue that have arrived by now."""
+    """Add the containers that have arrived by now to the queue."""
     s = box.scalars
     while s[SEEN] < len(box.arrival) and box.arrival[s[SEEN]] <= now:
         s[SEEN] += 1
@@ -123,7 +123,7 @@ def arrive(box: Containers, now: int) -> None:
 
 @lean
 def next_arrival(box: Containers) -> int:
-    """Return when the next container arrives; NEVER if all have."""
+    """Return when the next container arrives; NEVER if all have arrived."""
     seen = box.scalars[SEEN]
     return int(box.arrival[seen]) if seen < len(box.arrival) else NEVER
 
@@ -137,7 +137,7 @@ def is_any_waiting(box: Containers) -> bool:
 
 @lean
 def take_next(box: Containers) -> int:
-    """Take the first container out of the queue, which is not empty."""
+    """Remove the first container from the queue, which is not empty, and return it."""
     s = box.scalars
     if s[BACK] == 0:
         s[FRESH] += 1
@@ -150,7 +150,7 @@ def take_next(box: Containers) -> int:
 
 @lean
 def put_back(box: Containers, one: int) -> None:
-    """Let a container wait that has run."""
+    """Queue a container that has run."""
     s = box.scalars
     box.ring[(s[HEAD] + s[BACK]) % len(box.ring)] = one
     s[BACK] += 1
@@ -158,7 +158,7 @@ def put_back(box: Containers, one: int) -> None:
 
 @lean
 def attach(box: Containers, one: int, node: int, now: int, pause: int) -> None:
-    """Let a container be on a node, and begin to work after a pause."""
+    """Put a container on a node; it begins to work after `pause` seconds."""
     box.migrations[one] += box.last[one] not in (NOBODY, node)
     box.node[one], box.last[one], box.tenant[node] = node, node, one
     box.since[one], box.begin[one] = now, now + pause
@@ -169,7 +169,7 @@ def attach(box: Containers, one: int, node: int, now: int, pause: int) -> None:
 
 @lean
 def detach(box: Containers, one: int, until: int) -> None:
-    """Let a container leave its node, which it has had until then."""
+    """Remove a container from its node, which it occupied until `until`."""
     s, node = box.scalars, box.node[one]
     run = box.runs[s[RUNS]]
     run[0], run[1], run[2], run[3] = one, node, box.since[one], until
@@ -180,7 +180,7 @@ def detach(box: Containers, one: int, until: int) -> None:
 
 @lean
 def drop(box: Containers, one: int, now: int, speed: int) -> None:
-    """Let a container leave its node as it is; what it did since it was saved last is lost."""
+    """Remove a container from its node without saving it; its work since the last save is lost."""
     work(box, one, max(0, now - box.begin[one]), speed)
     box.overhead[one] -= max(0, box.begin[one] - now)
     box.lost[one] += -(-(box.done[one] - box.saved[one]) // speed)
@@ -190,12 +190,12 @@ def drop(box: Containers, one: int, now: int, speed: int) -> None:
 
 @lean
 def work(box: Containers, one: int, seconds: int, speed: int) -> None:
-    """Let a container work so long, `speed` millionths a second."""
+    """Add the work of a container for `seconds`, at `speed` millionths per second."""
     box.worked[one] += seconds
     box.done[one] = min(box.need[one], box.done[one] + seconds * speed)
 
 
 @lean
 def time_left(box: Containers, one: int, speed: int) -> int:
-    """Return for how long a container is still to work; NEVER without end."""
+    """Return the remaining working time of a container; NEVER if it has no end."""
     return NEVER if box.need[one] == NEVER else int(-(-(box.need[one] - box.done[one]) // speed))

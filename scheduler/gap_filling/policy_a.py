@@ -2,12 +2,12 @@
 """Policy A: each container runs exactly one time slot of the scheduler and is saved before its end.
 
 Regular jobs start at the ends of slots alone, so that a node without one at the beginning of a slot has none until its
-end. Filling is therefore a function of the regular schedule, which it cannot change. A container that can go on in the
-next slot keeps its node; each slot costs it a start and a save all the same, but for the one in which it is complete.
-What a regular job leaves of its last slot stays idle, and so does what a container leaves of its own.
+end. Filling is therefore a function of the regular schedule, which it cannot change. A container that continues in the
+next slot keeps its node; still, each slot costs it a start and a save, except the one in which it is complete. The rest
+of a regular job's last slot stays idle, and so does the rest of a container's last slot.
 
-In a pool it is not known who has which processor, and containers have those with the highest numbers: as each is saved
-and restored in every slot, it costs nothing to change.
+In a pool the processors of jobs are not known, and containers have those with the highest numbers: as each is saved
+and restored in every slot, changing processors costs nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fill_slots(  # noqa: PLR0917 - numba wants them by position
 def fill_pool(  # noqa: PLR0917 - numba wants them by position
     box: Containers, times: Ints, held: Ints, taken: Ints, options: Ints, cursor: Ints, begin: int, until: int
 ) -> int:
-    """Do as `fill_slots` on a pool, of which regular jobs have ``held[i]`` processors from ``times[i]`` on."""
+    """Fill slots as `fill_slots` does, in a pool: regular jobs have ``held[i]`` processors from ``times[i]`` on."""
     coming, empty = cursor[COMING], 0
     for number in range(begin, until):
         now = number * options[SLOT]
@@ -90,7 +90,7 @@ def fill_pool(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def fill_slot(box: Containers, taken: Ints, now: int, options: Ints) -> int:
-    """Fill a slot of all nodes that are not taken, and return how many these are."""
+    """Fill a slot on all nodes that are not taken, and return their number."""
     arrive(box, now)
     empty = place_containers(box, taken, now, options[RESTORE])
     run_slot(box, now, options)
@@ -99,14 +99,14 @@ def fill_slot(box: Containers, taken: Ints, now: int, options: Ints) -> int:
 
 @lean
 def occupy(taken: Ints, nodes: Ints, jobs: int) -> None:
-    """Count jobs that come to nodes, or leave them."""
+    """Add `jobs` to the number of jobs on each of these nodes."""
     for node in nodes:
         taken[node] += jobs
 
 
 @lean
 def place_containers(box: Containers, taken: Ints, now: int, restore: int) -> int:
-    """Let those leave whose node has a regular job now, give empty nodes to those that wait; return how many were."""
+    """Remove containers from nodes with a regular job, and fill the other nodes; return how many there are."""
     empty = 0
     for node in range(len(taken)):
         if taken[node] > 0 and box.tenant[node] != NOBODY:
@@ -126,7 +126,7 @@ def place_containers(box: Containers, taken: Ints, now: int, restore: int) -> in
 
 @lean
 def run_slot(box: Containers, now: int, options: Ints) -> None:
-    """Let every container on a node work for a slot, and be saved or complete."""
+    """Run every container on a node for a slot; it is then saved or complete."""
     slot, restore, save, speed = options[SLOT], options[RESTORE], options[SAVE], options[SPEED]
     for one in box.tenant:
         if one == NOBODY:
@@ -145,7 +145,7 @@ def run_slot(box: Containers, now: int, options: Ints) -> None:
 
 @lean
 def leave_all(box: Containers, now: int) -> None:
-    """Let every container leave its node."""
+    """Remove every container from its node."""
     for one in box.tenant:
         if one != NOBODY:
             detach(box, one, now)

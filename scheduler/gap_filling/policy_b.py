@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy B: a container runs on until a regular job comes.
+"""Policy B: a container runs until a regular job needs its node.
 
-The regular schedule is made as always, on nodes of which containers are no tenants as far as it knows. A job that
-starts on a node with a container waits until that is saved, and so do those that come after it. Where the policy had
-planned just that start, the save begins so much earlier, but not before the plan was known. A container that has
-nothing to save is dropped. One that cannot be saved in time is killed, if regular jobs are not to wait, or moves live
-to an empty node, where there is one and that is quicker. Empty nodes are filled when all else at an instant is done,
-from the lowest number on.
+The regular schedule is made as always; it ignores containers on nodes. A job that starts on a node with a container
+waits until that is saved, and so do jobs that start there after it. If the policy had planned exactly that start, the
+save begins earlier by the time it takes, but not before the plan was known. A container that has nothing to save is
+dropped. One that cannot be saved in time is killed, if regular jobs must not wait, or moves live to an empty node, if
+there is one and that is quicker. Empty nodes are filled after all other events of an instant, from the lowest number
+on.
 
-The loop is that of `engine.advance`, from the same parts.
+The loop consists of the same parts as that of `engine.event_loop.advance`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def advance_filled(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def finish(box: Containers, now: int) -> None:
-    """Let those leave that are complete, and those wait again that have been saved."""
+    """Remove the containers that are complete, and queue those whose save has ended."""
     s, kept = box.scalars, 0
     if s[DUE] > now:
         return
@@ -120,7 +120,7 @@ def finish(box: Containers, now: int) -> None:
 
 @lean
 def complete(box: Containers, one: int) -> None:
-    """Let a container leave whose work is done."""
+    """Remove a container whose work is done."""
     box.worked[one] += box.due[one] - box.begin[one]
     box.done[one] = box.saved[one] = box.need[one]
     box.end[one] = box.due[one]
@@ -129,7 +129,7 @@ def complete(box: Containers, one: int) -> None:
 
 @lean
 def await_due(box: Containers, one: int, due: int) -> None:
-    """Have a container looked at then; NEVER: not at all."""
+    """Schedule the next check of a container; NEVER: none."""
     s = box.scalars
     box.due[one] = due
     s[DUE] = min(s[DUE], due)
@@ -141,7 +141,7 @@ def await_due(box: Containers, one: int, due: int) -> None:
 
 @lean
 def note_plans(world: World, box: Containers, actions: Actions) -> None:
-    """Note whose planned start is new."""
+    """Record when the planned start of a job became known, for each changed plan."""
     jobs = world.jobs.planned
     for row in actions.rows[: min(actions.used[0], len(actions.rows))]:
         if row[0] == PLAN and 0 <= row[1] < len(jobs) and jobs[row[1]] != row[2]:
@@ -150,9 +150,9 @@ def note_plans(world: World, box: Containers, actions: Actions) -> None:
 
 @lean
 def clear(world: World, box: Containers, how: Ints, actions: Actions) -> None:
-    """Take containers off the nodes of the jobs that have just started, and let these wait for it.
+    """Remove containers from the nodes of the jobs that have just started, and delay these jobs until that is done.
 
-    A guest begins no earlier than those who wait on its nodes for a container that is still there.
+    A guest begins no earlier than the jobs that wait on its nodes for a container that is still there.
     """
     house, now = world.nodes, world.scalars[NOW]
     for row in actions.rows[: actions.used[0]]:
@@ -175,7 +175,7 @@ def clear(world: World, box: Containers, how: Ints, actions: Actions) -> None:
 def evict(  # noqa: PLR0917 - numba wants them by position
     world: World, box: Containers, how: Ints, one: int, notice: int, now: int
 ) -> int:
-    """Let a container leave a node that a regular job is given now; return how long that has to wait."""
+    """Remove a container from a node that a regular job gets now; return how long that job has to wait."""
     unsaved, begin = box.done[one] > box.saved[one], box.begin[one]
     stop = max(notice, now - how[SAVE])
     if begin >= stop and not unsaved:
@@ -207,7 +207,7 @@ def evict(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def migrate(box: Containers, how: Ints, one: int, target: int, now: int) -> None:
-    """Move a container live to another node; it has both until that is done, and does not work meanwhile."""
+    """Move a container live to another node; it occupies both until that is done, and does not work meanwhile."""
     ready = max(now, box.begin[one])
     work(box, one, ready - box.begin[one], how[SPEED])
     box.overhead[one] += how[MIGRATE]
@@ -219,7 +219,7 @@ def migrate(box: Containers, how: Ints, one: int, target: int, now: int) -> None
 
 @lean
 def kill(box: Containers, speed: int, one: int, now: int) -> None:
-    """End a container at once; it goes on later from where it was saved last."""
+    """End a container at once; it continues later from its last save."""
     drop(box, one, now, speed)
     await_due(box, one, NEVER)
     put_back(box, one)
@@ -227,9 +227,9 @@ def kill(box: Containers, speed: int, one: int, now: int) -> None:
 
 @lean
 def postpone(world: World, job: int, delay: int) -> None:
-    """Let a job that has just started begin later, on the nodes that it has already.
+    """Delay the beginning of a job that has just started, on the nodes that it has already.
 
-    Those who share these lend cores for so much longer, so that they may take what they lose by it, rounded up.
+    Jobs that share these nodes lend cores for that much longer, so their limits grow by what they lose, rounded up.
     """
     jobs, s = world.jobs, world.scalars
     remove_predicted(world, job)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static trial of a backfilling pass, for `slurm` and `sd`: when a job can start, and what is kept for it.
+"""The static trial of a backfilling pass, for `slurm` and `sd`: when a job can start, and what is reserved for it.
 
 Reservations are numbers of nodes, or with ``reservations=nodes`` sets of them (`drom.scheduler.policies.timetable`).
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """What a pass has planned, and how it plans."""
+    """The reservations of a pass, and its settings."""
 
     table: Timetable
     """Free nodes, less all reservations of this pass."""
@@ -64,7 +64,7 @@ def start_now(state: State, known: Plan, j: int, actions: Actions) -> None:
 def reserve_for(  # noqa: PLR0917 - numba wants them by position
     state: State, known: Plan, j: int, begin: int, rank: int, actions: Actions
 ) -> None:
-    """Keep nodes for a job from its predicted start on; none for one beyond the window."""
+    """Reserve nodes for a job from its predicted start on, unless it lies beyond the window."""
     if begin > state.now + known.window:
         return
     if state.jobs.planned[j] != begin:
@@ -78,7 +78,7 @@ def reserve_for(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def reserve_numbers(state: State, known: Plan, profile: Profile, j: int, begin: int) -> None:
-    """Take a job's nodes out of a profile, both ends of its time rounded down; none for one beyond the window."""
+    """Take a job's nodes out of a profile, both ends of its time rounded down, unless it starts beyond the window."""
     if begin <= state.now + known.window:
         end, resolution = begin + state.jobs.requested[j], known.resolution
         take(profile, begin - begin % resolution, end - end % resolution, state.jobs.nodes[j])
@@ -97,7 +97,7 @@ def start_heads(state: State, on_nodes: int, contiguous: int, actions: Actions) 
 
 @lean
 def start_heads_by_number(state: State, actions: Actions) -> int:
-    """Start heads of the queue while there are as many free nodes."""
+    """Start heads of the queue while enough nodes are free, and return how many."""
     free, started = state.free, 0
     for job in state.queue:
         if state.jobs.nodes[job] > free:
@@ -110,7 +110,7 @@ def start_heads_by_number(state: State, actions: Actions) -> int:
 
 @lean
 def starts_at_once(state: State, known: Plan, j: int, actions: Actions) -> bool:
-    """Start a job if there are nodes for it now, and return whether there are."""
+    """Start a job if there are nodes for it now, and return whether it started."""
     jobs, now = state.jobs, state.now
     if not choose(known.table, jobs.nodes[j], now, now + 1, jobs.partition[j], known.contiguous):
         return False
@@ -120,7 +120,7 @@ def starts_at_once(state: State, known: Plan, j: int, actions: Actions) -> bool:
 
 @lean
 def place_set(actions: Actions, job: int, nodes: Words, cores: int) -> None:
-    """Start a job on these nodes with so many cores of each."""
+    """Start a job on these nodes with `cores` cores of each."""
     offset = actions.used[1]
     for i in range(len(nodes)):
         if nodes[i] == ZERO:
@@ -135,7 +135,7 @@ def place_set(actions: Actions, job: int, nodes: Words, cores: int) -> None:
 
 @lean
 def smallest_from(state: State, queue: Ints, least: Ints) -> None:
-    """Note for each place of a queue the nodes of the smallest job from there on."""
+    """Store for each place of the queue the node count of the smallest job from there on."""
     smallest = NEVER
     for place in range(len(queue) - 1, -1, -1):
         smallest = min(smallest, state.jobs.nodes[queue[place]])
@@ -144,7 +144,7 @@ def smallest_from(state: State, queue: Ints, least: Ints) -> None:
 
 @lean
 def free_run(state: State, count: int) -> int:
-    """Return the first node of the first so many free ones that follow each other; NOBODY if there are not."""
+    """Return the first node of the first run of `count` consecutive free nodes; NOBODY if there is none."""
     run = 0
     for node in range(len(state.nodes.up)):
         run = run + 1 if state.nodes.up[node] and state.nodes.resident[node, 0] == NOBODY else 0
@@ -155,7 +155,7 @@ def free_run(state: State, count: int) -> int:
 
 @lean
 def next_end(state: State) -> int:
-    """Return the next predicted end of a running job after now; NEVER without one."""
+    """Return the next predicted end of a running job after now; NEVER if there is none."""
     for job in state.running:
         if state.jobs.ends[job] > state.now:
             return int(state.jobs.ends[job])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conservative backfilling: every job has a reservation, and no job is moved behind its own.
+"""Conservative backfilling: every job has a reservation, and no job starts later than its own.
 
 As Mu'alem and Feitelson list it (IEEE TPDS 12(6), 2001), with compression: at each call every reservation, in order of
-the queue, is given up and made again at the earliest time, which is never later than before. With `depth` only so many
-jobs at the head of the queue have reservations, as in MAUI and Slurm; the others wait until they are among these. Where
-run times are only predicted, and a job outlives that, reservations cannot be kept: one whose time has passed counts no
-more.
+the queue, is cancelled and made again at the earliest time, which is never later than before. With `depth` only this
+many jobs at the head of the queue have reservations, as in MAUI and Slurm; the others wait until they are among these.
+If run times are only predicted, and a job exceeds its prediction, reservations cannot be kept: one whose time has
+passed no longer counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check(options: Mapping[str, float]) -> str:
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Put the reservations into the profile, then move each to the earliest time; start those whose time is now."""
+    """Enter the reservations into the profile, move each to the earliest time, and start those that are due."""
     jobs, now, queue, started = state.jobs, state.now, state.queue, False
     if options[DEPTH] > 0:
         queue = queue[: int(options[DEPTH])]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end of a job is worth by its contract: all of its pay-off until the soft deadline, then less of it linearly,
-nothing at the hard deadline, and the penalty after it."""  # noqa: D205, D209 - a sentence
+"""The value of the end of a job by its contract.
+
+It is the whole pay-off until the soft deadline, falls linearly to 0 at the hard deadline, and is minus the penalty
+after it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 @lean
 def worth(contracts: Ints, job: int, end: int) -> int:
-    """Return what it brings that a job ends at this second, rounded down; contracts are those of `State`."""
+    """Return the value if a job ends at this second, rounded down; contracts are those of `State`."""
     soft, hard, payoff = contracts[job, SOFT], contracts[job, HARD], contracts[job, PAYOFF]
     if end <= soft:
         return int(payoff)

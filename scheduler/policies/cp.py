@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constraint programming (Bridi et al.): jobs start when the plan of `drom.scheduler.cp.guide` says so.
+"""Constraint programming (Bridi et al.): jobs start at the times planned by `drom.scheduler.cp.guide`.
 
-The plan comes behind the parameters, a start for each job; NEVER: nothing is said of it.
+The plan follows the parameters in `options`: a start for each job, NEVER if it is not planned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PARAMETERS = len(OPTIONS)
 
 
 def check(options: dict[str, float]) -> str:
-    """Return what is wrong with the parameters; empty where nothing is."""
+    """Return what is wrong with the parameters; empty if nothing is."""
     window, work, most = options.values()
     if not (0 <= window <= 100 and window.is_integer()):
         return "window is a whole number from 0 to 100."
@@ -24,7 +24,7 @@ def check(options: dict[str, float]) -> str:
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Start the waiting jobs whose time has come, and note when the others are planned."""
+    """Start the waiting jobs whose planned time has come, and record the planned starts of the others."""
     for job in state.queue:
         begin = options[PARAMETERS + job]
         if begin == state.now:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """EASY backfilling: later jobs may start early if they do not delay the head of the queue.
 
-The rule of Lifka (JSSPP 1995), as Mu'alem and Feitelson list it (IEEE TPDS 12(6), 2001). Equality with the shadow time
-is allowed. The reservation of the head is made anew at each call.
+The rule of Lifka (JSSPP 1995), as Mu'alem and Feitelson list it (IEEE TPDS 12(6), 2001). A job may end exactly at the
+shadow time. The reservation of the head is made anew at each call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from drom.scheduler.policies.profile import by_end, predicted_end
 
 
 def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
-    """Start heads while they fit; reserve for the first that does not; backfill around its reservation."""
+    """Start heads while they fit, reserve for the first that does not, and backfill around its reservation."""
     jobs, free, head = state.jobs, state.free, 0
     while head < len(state.queue) and jobs.nodes[state.queue[head]] <= free:
         start(actions, state.queue[head])
@@ -38,7 +38,7 @@ def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> i
 
 @compilable
 def reserve(state: State, head: int, free: int) -> tuple[int, int]:
-    """Return when the job at this place of the queue has its nodes at the latest, and the nodes left over then.
+    """Return the latest time at which the job at this place of the queue starts, and the nodes left over then.
 
     `free` are the nodes left by the jobs before it, which start now.
     """

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamic equipartition: all jobs that fit with their minima run, and share what is left equally, up to their maxima.
+"""Dynamic equipartition: all jobs that fit with their minima run, and share the rest equally, up to their maxima.
 
 The policy of Kale, Kumar and DeSouza, "A malleable-job system for timeshared parallel machines" (CCGRID 2002). At each
-submission and end every waiting job, in order, is let in if the sum of the minima of all that run does not exceed the
-processors (first fit). Each has its minimum; the rest is divided equally among those below their maximum, again until
-none is left. What cannot be divided goes, a processor each, to those that started first. Shrinks come before starts,
-and those before expansions, so that a job never waits for processors that another one still has.
+submission and end every waiting job, in order, is admitted if the sum of the minima of all admitted jobs does not
+exceed the processors (first fit). Each has its minimum; the rest is divided equally among those below their maximum,
+again until none is left. The indivisible remainder goes, a processor each, to the jobs that started first. Shrinks come
+before starts, and those before expansions, so that a job never waits for processors that another one still has.
 
-A job that runs keeps its minimum whoever comes. Where minima grow while jobs run, those that started first are served
-first, and a job that cannot have its new minimum keeps what it has of it.
+A running job keeps its minimum whichever jobs arrive. If minima grow while jobs run, the jobs that started first are
+served first, and a job that cannot have its new minimum keeps what it has of it.
 
-The paper's policy does not ask what a change costs. With `cost` above 0, what a change is taken to cost a job, only
-those are made that are worth it (`weighing`).
+The paper's policy ignores the cost of a change. With `cost` above 0, the assumed cost of a change for a job, only
+changes that are worth it are made (`equipartition_cost`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check(options: Mapping[str, float]) -> str:
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Let in whom the minima allow, divide the rest, and say who shrinks, starts and expands, in that order."""
+    """Admit the jobs whose minima fit and divide the rest: jobs shrink first, then others start, then others expand."""
     held, runners = state.jobs.held, len(state.running)
     members, share, room = admitted(state)
     spare = state.free - share.sum()
@@ -62,7 +62,7 @@ def decide(state: State, _event: Event, options: Floats, actions: Actions) -> in
 
 @compilable
 def admitted(state: State) -> tuple[Ints, Ints, Ints]:
-    """Return who is to run, running jobs first; what each of them has at least; and how much more it may have."""
+    """Return the jobs that are to run, running ones first, their minima, and how many more processors each may have."""
     jobs, runners = state.jobs, len(state.running)
     members = np.concatenate((state.running, state.queue))
     share, room = np.empty(len(members), np.int64), np.empty(len(members), np.int64)

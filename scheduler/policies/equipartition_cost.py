@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of processors that are worth what they cost: for `equipartition` with a cost.
+"""Which changes of processors are worth their cost: for `equipartition` with a cost.
 
-Given are the shares of equipartition. Jobs that run keep what they have, but where a change is expected to lower the
-sum of response times. With left(n), the time that a job takes yet on n processors, and its speed s(n):
+Given are the shares of equipartition. Running jobs keep what they have, unless a change is expected to lower the sum of
+response times. With left(n), the time that a job still takes on n processors, and its speed s(n):
 
 * Growing from p to q makes it end later by cost + left(q) - left(p), which has to be below 0.
 * Shrinking from p to q for a job that starts, and then runs for d, makes it end later by the cost and by
-  min(left(q) - left(p), d (1 - s(q) / s(p))); q of all P processors are idle for the cost, for which each of the w jobs
-  that wait does so longer by cost q / P. Jobs shrink to their shares, those first that give most, where all this
-  together is less than how long the one that starts would wait for others to end.
+  min(left(q) - left(p), d (1 - s(q) / s(p))); q of all P processors are idle for the cost, and for each of them the w
+  waiting jobs wait longer by cost q / P. Jobs shrink to their shares, those that give most first, if all this together
+  is less than the wait of the starting job for the ends of others.
 
-Free processors go to who starts, and then to those that run.
+Free processors go to starting jobs, then to running ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from drom.scheduler.policies.pool_forecast import time_on
 
 @compilable
 def profitable_changes(state: State, members: Ints, target: Ints, cost: float) -> Ints:
-    """Return the processors of each, 0 for who does not start; `target` are the shares, running jobs come first."""
+    """Return the processors of each job, 0 if it does not start; `target` are the shares, running jobs come first."""
     jobs, runners = state.jobs, len(state.running)
     share, free = must(state, members, target)
     for i in range(runners, len(members)):
@@ -43,7 +43,7 @@ def profitable_changes(state: State, members: Ints, target: Ints, cost: float) -
 
 @compilable
 def must(state: State, members: Ints, target: Ints) -> tuple[Ints, int]:
-    """Return what each has when those have changed whose range leaves no choice, and how many are free then."""
+    """Return the processors of each job after the changes that its range requires, and how many are free then."""
     jobs, share, free = state.jobs, np.zeros(len(members), np.int64), state.free
     for i in range(len(state.running)):
         share[i] = jobs.held[members[i]]
@@ -62,7 +62,7 @@ def must(state: State, members: Ints, target: Ints) -> tuple[Ints, int]:
 def room_for(  # noqa: PLR0917 - columns by position
     state: State, members: Ints, target: Ints, share: Ints, free: int, newcomer: int, cost: float
 ) -> int:
-    """Let jobs shrink so that a waiting one can start, where that is worth it; return how many processors they give."""
+    """Shrink jobs so that a waiting one can start, if that is worth it; return how many processors they give."""
     wanted, harm, given = state.jobs.least[members[newcomer]] - free, 0.0, 0
     meanwhile = time_on(state, members[newcomer], target[newcomer])
     shrunk = share.copy()
@@ -83,14 +83,14 @@ def room_for(  # noqa: PLR0917 - columns by position
 
 @lean
 def later(state: State, job: int, before: int, after: int, meanwhile: int) -> float:
-    """Return how much later a job ends that has fewer processors until another one ends, or until its own end."""
+    """Return how much later a job ends with fewer processors for `meanwhile` seconds, or until its own end."""
     most = time_on(state, job, after) - time_on(state, job, before)
     return float(min(most, meanwhile * (1 - state.speed[after] / state.speed[before])))
 
 
 @compilable
 def expected_wait(state: State, members: Ints, share: Ints, wanted: int) -> int:
-    """Return how long it takes until so many processors come free by the ends of jobs."""
+    """Return how long it takes until `wanted` processors come free as jobs end."""
     ends = np.zeros(len(members), np.int64)
     for i, job in enumerate(members):
         if share[i] > 0:
@@ -104,7 +104,7 @@ def expected_wait(state: State, members: Ints, share: Ints, wanted: int) -> int:
 
 @compilable
 def grow(state: State, members: Ints, share: Ints, free: int, cost: float) -> None:
-    """Divide free processors equally among the running jobs that end earlier with what they then have."""
+    """Divide free processors equally among the running jobs that end earlier with their new number."""
     room = np.zeros(len(members), np.int64)
     for i in range(len(state.running)):
         if state.jobs.cls[members[i]] == MALLEABLE and share[i] == state.jobs.held[members[i]]:

@@ -24,7 +24,7 @@ _LOW = np.uint64(0x7F)
 
 @lean
 def words_for(nodes: int) -> int:
-    """Return how many words a set of so many nodes has."""
+    """Return the number of words of a set of `nodes` nodes."""
     return (nodes + WORD - 1) // WORD
 
 
@@ -43,20 +43,20 @@ def insert(nodes: Words, node: int) -> None:
 
 @lean
 def fill(nodes: Words) -> None:
-    """Let a set be all nodes."""
+    """Fill a set with all nodes."""
     for i in range(len(nodes)):
         nodes[i] = ~ZERO
 
 
 @lean
 def contains(nodes: Words, node: int) -> bool:
-    """Return whether a node is in a set."""
+    """Return whether a set contains a node."""
     return bool(nodes[node // WORD] & bit_of(node) != ZERO)
 
 
 @lean
 def contains_all(nodes: Words, members: Ints) -> bool:
-    """Return whether all these nodes are in a set."""
+    """Return whether a set contains all these nodes."""
     missing = 0
     for node in members:
         missing += not contains(nodes, node)
@@ -65,7 +65,7 @@ def contains_all(nodes: Words, members: Ints) -> bool:
 
 @lean
 def contains_any(nodes: Words, members: Ints) -> bool:
-    """Return whether any of these nodes is in a set."""
+    """Return whether a set contains any of these nodes."""
     common = 0
     for node in members:
         common += contains(nodes, node)
@@ -74,7 +74,7 @@ def contains_any(nodes: Words, members: Ints) -> bool:
 
 @lean
 def ones(word: np.uint64) -> int:
-    """Return how many bits of a word are set: sums of neighbouring bits, pairs, fours and so on."""
+    """Return the number of bits set in a word, by sums of neighbouring bits, pairs, fours and so on."""
     word -= (word >> _STEPS[0]) & _PAIRS
     word = (word & _FOURS) + ((word >> _STEPS[1]) & _FOURS)
     word = (word + (word >> _STEPS[2])) & _EIGHTS
@@ -104,28 +104,28 @@ def count_common(nodes: Words, others: Words) -> int:
 
 @lean
 def copy(nodes: Words, others: Words) -> None:
-    """Let the first set be as the second."""
+    """Copy the second set into the first."""
     for i in range(len(nodes)):
         nodes[i] = others[i]
 
 
 @lean
 def keep(nodes: Words, others: Words) -> None:
-    """Take away what is not in the second set."""
+    """Remove the nodes that are not in the second set."""
     for i in range(len(nodes)):
         nodes[i] &= others[i]
 
 
 @lean
 def take_away(nodes: Words, others: Words) -> None:
-    """Take away what is in the second set."""
+    """Remove the nodes that are in the second set."""
     for i in range(len(nodes)):
         nodes[i] &= ~others[i]
 
 
 @lean
 def keep_lowest(nodes: Words, number: int) -> None:
-    """Keep the nodes with the lowest numbers, so many of them."""
+    """Keep only the `number` nodes with the lowest numbers."""
     left = number
     for i in range(len(nodes)):
         here = ones(nodes[i])
@@ -137,7 +137,7 @@ def keep_lowest(nodes: Words, number: int) -> None:
 
 @lean
 def lowest_bits(word: np.uint64, number: int) -> np.uint64:
-    """Return the lowest bits that are set in a word, so many of them."""
+    """Return the `number` lowest bits that are set in a word."""
     rest = word
     for _ in range(number):
         rest &= rest - ONE
@@ -147,7 +147,7 @@ def lowest_bits(word: np.uint64, number: int) -> np.uint64:
 
 @lean
 def first_run(nodes: Words, number: int) -> int:
-    """Return the first node of the first so many that follow each other; NOBODY if there are not."""
+    """Return the first node of the first run of `number` consecutive nodes; NOBODY if there is none."""
     run = 0
     for i in range(len(nodes)):
         if nodes[i] == ZERO:
@@ -162,7 +162,7 @@ def first_run(nodes: Words, number: int) -> int:
 
 @lean
 def keep_run(nodes: Words, number: int) -> bool:
-    """Keep the first so many nodes that follow each other; return whether there are such."""
+    """Keep only the first run of `number` consecutive nodes; return whether there is one."""
     first = first_run(nodes, number)
     if first == NOBODY:
         return False

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pay-off: jobs with contracts, those first that bring most for the processor time that they need.
+"""Pay-off: jobs with contracts, in order of gain per processor time that they need.
 
 The next step that Kale, Kumar and DeSouza announce ("A malleable-job system for timeshared parallel machines", CCGRID
 2002), as a greedy rule. A job needs the fewest processors on which it ends by its soft deadline, or all that it can use
-where that is too late. What it gains is the worth of that end over that of never ending. At each event jobs that run or
-wait get what they need in order of gain per processor-second, the largest first; a job that runs has its minimum before
-all of them, and one that waits starts with less than it needs where it still gains by that. The rest is divided equally
-up to the maxima.
+if that is too late. Its gain is the value of that end over that of never ending. At each event running and waiting jobs
+get the processors they need in order of gain per processor-second, the largest first; a running job has its minimum
+before all of them, and a waiting one starts with less than it needs if it still gains by that. The rest is divided
+equally up to the maxima.
 
-A job is hopeless when it gains nothing even on all that it can use. It is not lost: it has its minimum and the rest
-that others cannot use if it runs, and else it starts, in order of the queue, once nobody waits who can still gain.
+A job is hopeless when it gains nothing even on all processors that it can use. It is not dropped: a running one has its
+minimum and what the others cannot use of the rest, and a waiting one starts, in order of the queue, once no waiting job
+can still gain.
 
-The time that a job needs is worked out from its requested time, and for all its future: it is estimated anew at each
-event.
+The time that a job needs is calculated from its requested time, for its whole remaining run, at each event.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ POOL = True
 
 
 def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
-    """Say who shrinks, starts and expands, in that order."""
+    """Divide the processors: jobs shrink first, then others start, then others expand."""
     held = state.jobs.held
     members = np.concatenate((state.running, state.queue))
     least, most = ranges(state, members)
@@ -65,7 +65,7 @@ def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> i
 
 @compilable
 def ranges(state: State, members: Ints) -> tuple[Ints, Ints]:
-    """Return how few and how many processors each may have now: those that cannot change keep what they have."""
+    """Return the fewest and most processors that each job may have now: jobs that cannot change keep theirs."""
     jobs = state.jobs
     least, most = jobs.least[members], jobs.most[members]
     for i, job in enumerate(members):
@@ -78,7 +78,7 @@ def ranges(state: State, members: Ints) -> tuple[Ints, Ints]:
 
 @compilable
 def needs(state: State, members: Ints, least: Ints, most: Ints) -> tuple[Ints, Ints, Floats]:
-    """Return the processors that each needs, what it gains on them, and that for each processor-second."""
+    """Return the processors that each job needs, its gain on them, and its gain per processor-second."""
     need, gain, density = most.copy(), np.zeros(len(members), np.int64), np.zeros(len(members))
     for i, job in enumerate(members):
         need[i] = needed(state, job, least[i], most[i])
@@ -89,7 +89,7 @@ def needs(state: State, members: Ints, least: Ints, most: Ints) -> tuple[Ints, I
 
 @lean
 def needed(state: State, job: int, least: int, most: int) -> int:
-    """Return the fewest processors on which a job ends by its soft deadline; `most` where none are enough."""
+    """Return the fewest processors on which a job ends by its soft deadline; `most` if none are enough."""
     if len(state.contracts) == 0:
         return least
     while least < most:
@@ -103,7 +103,7 @@ def needed(state: State, job: int, least: int, most: int) -> int:
 
 @lean
 def gained(state: State, job: int, processors: int) -> int:
-    """Return what it brings more than nothing at all to let a job have so many processors from now on to its end."""
+    """Return the gain of a job with `processors` processors from now to its end, over that of never ending."""
     if len(state.contracts) == 0:
         return 0
     end = state.now + time_on(state, job, processors)
@@ -112,7 +112,7 @@ def gained(state: State, job: int, processors: int) -> int:
 
 @compilable
 def minima(state: State, members: Ints, least: Ints) -> tuple[Ints, int]:
-    """Return what each has in any case, and how many processors are left."""
+    """Return the processors that each running job has in any case, and how many are left."""
     share, left = np.zeros(len(members), np.int64), state.free
     for i in range(len(state.running)):
         share[i] = min(state.jobs.held[members[i]], least[i])
@@ -124,7 +124,7 @@ def minima(state: State, members: Ints, least: Ints) -> tuple[Ints, int]:
 def serve(  # noqa: PLR0917 - columns by position
     state: State, members: Ints, order: Ints, least: Ints, need: Ints, gain: Ints, share: Ints, left: int
 ) -> int:
-    """Give those who gain what they need, in this order, and return what is left."""
+    """Give the jobs that gain the processors they need, in `order`, and return how many are left."""
     for i in order:
         if gain[i] <= 0 or left == 0:
             break
@@ -141,7 +141,7 @@ def serve(  # noqa: PLR0917 - columns by position
 def admit_hopeless(  # noqa: PLR0917 - columns by position
     members: Ints, runners: int, least: Ints, gain: Ints, share: Ints, left: int
 ) -> int:
-    """Let jobs start that gain nothing, where nobody waits who does, and return what is left."""
+    """Start jobs that gain nothing, if no job that gains waits, and return how many processors are left."""
     for i in range(runners, len(members)):
         if gain[i] > 0 and share[i] == 0:
             return left
@@ -154,7 +154,7 @@ def admit_hopeless(  # noqa: PLR0917 - columns by position
 
 @compilable
 def share_rest(share: Ints, most: Ints, gain: Ints, left: int) -> None:
-    """Divide what is left equally among those who gain, and what they cannot use among the others."""
+    """Divide the rest equally among the jobs that gain, and what they cannot use among the others."""
     for hopeless in (False, True):
         room = np.zeros(len(share), np.int64)
         for i in range(len(share)):

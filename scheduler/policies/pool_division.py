@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processors divided equally."""
+"""Equal division of processors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from drom.scheduler.interface import Ints, compilable
 
 @compilable
 def divide(share: Ints, room: Ints, spare: int) -> None:
-    """Add `spare` processors to the shares, equally as far as their `room` allows; earlier ones have the remainder."""
+    """Add `spare` processors to the shares, equally as far as `room` allows; earlier shares get the remainder."""
     while spare > 0:
         takers = 0
         for more in room:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long jobs of a pool are expected to take yet, by the times that their users ask for."""
+"""The remaining times and work of jobs of a pool, by their requested times."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from drom.scheduler.interface import RUNNING, State, lean
 
 @lean
 def time_on(state: State, job: int, processors: int) -> int:
-    """Return how many seconds a job is expected to take on so many processors, at least one."""
+    """Return how many seconds a job is expected to take on this many processors, at least one."""
     return int(max(1, -(-work_left(state, job) // state.speed[processors])))
 
 
 @lean
 def work_left(state: State, job: int) -> int:
-    """Return how much a job is expected to do yet, as `state.speed` counts it."""
+    """Return the expected remaining work of a job, in the unit of `state.speed`."""
     jobs = state.jobs
     full = state.speed[jobs.nodes[job]]
     if jobs.state[job] != RUNNING:

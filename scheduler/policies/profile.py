@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many nodes are free from when on: what running jobs leave at their predicted ends, less what is reserved.
+"""The number of free nodes over time: what running jobs release at their predicted ends, less reservations.
 
 A profile is a pair of arrays of the same length: ``free[i]`` nodes from ``times[i]`` until ``times[i + 1]``, the last
-for good. Times rise strictly. It counts whole nodes: a node that jobs share comes free with the last of them.
+without end. Times rise strictly. It counts whole nodes: a node that jobs share comes free with the last of them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def predicted_end(state: State, job: int) -> int:
 
 @lean
 def leaving(state: State, job: int) -> int:
-    """Return when a running job is predicted to have gone: not now, even if its end is one of this second's to come."""
+    """Return when a running job is predicted to have left: after now, even if its end is later in this second."""
     return max(int(state.jobs.ends[job]), int(state.now) + 1)
 
 
 @compilable
 def by_end(state: State, started: int) -> Ints:
-    """Return the running jobs and the first `started` of the queue, which start now, in order of predicted end."""
+    """Return the running jobs and the first `started` of the queue, which start now, by predicted end."""
     if started == 0:
         return state.running
     jobs = np.concatenate((state.running, state.queue[:started]))
@@ -52,7 +52,7 @@ def by_end(state: State, started: int) -> Ints:
 
 @compilable
 def profile_of(state: State, reservations: int) -> Profile:
-    """Return the profile of the running jobs, with room for so many reservations."""
+    """Return the profile of the running jobs, with room for this many reservations."""
     room = len(state.running) + 2 * reservations + 2
     profile = Profile(np.empty(room, np.int64), np.empty(room, np.int64), np.ones(1, np.int64))
     profile.times[0], profile.free[0] = state.now, state.free
@@ -76,7 +76,7 @@ def earliest(profile: Profile, need: int, length: int) -> int:
 
 @lean
 def next_fit(profile: Profile, need: int, length: int, step: int) -> int:
-    """Return the first step, from one on, at which `need` nodes stay free for so long; the number of steps if none."""
+    """Return the first step, from `step` on, with `need` nodes free for `length` seconds; the step count if none."""
     times, free, size, i = profile.times, profile.free, profile.size[0], step
     while i < size:
         while i < size and free[i] < need:
@@ -104,7 +104,7 @@ def least_free(profile: Profile, begin: int, end: int) -> int:
 
 @lean
 def take(profile: Profile, begin: int, end: int, nodes: int) -> None:
-    """Reserve nodes from `begin` until `end`; negative: give them back. What lies before the profile is left out."""
+    """Reserve nodes from `begin` until `end`, or release a negative number; times before the profile are ignored."""
     if begin >= end:
         return
     first, free = cut(profile, begin), profile.free
@@ -114,7 +114,7 @@ def take(profile: Profile, begin: int, end: int, nodes: int) -> None:
 
 @lean
 def cut(profile: Profile, time: int) -> int:
-    """Let a step of the profile begin at this time and return its place."""
+    """Make a step of the profile begin at this time and return its index."""
     times, free, size = profile.times, profile.free, profile.size[0]
     i = np.searchsorted(times[:size], time)
     if i < size and times[i] == time:

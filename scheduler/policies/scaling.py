@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a job would be with other cores, from what it was measured to do with those that it has had. Pure.
+"""Estimates of a job's speed with other numbers of cores, from the rates measured with those it has had. Pure.
 
-`State.rates` has, for each job, what it did in a second with so many cores of each of its nodes, in a unit of its own;
-0 where that was not measured. Rates are compared within a job only. With fewer than two sizes nothing is known.
+`State.rates` has, for each job, its measured work per second by cores of each of its nodes, in a unit of its own; 0 if
+not measured. Rates are compared within a job only. Fewer than two measured sizes give no estimate.
 
 Between and beyond measured sizes the time for a piece of work is that of Amdahl (AFIPS 1967), ``t(n) = a + b / n`` with
-a and b of at least 0, by least squares of the relative errors. Measurements are noisy and few, so the estimate is held
-between those of the next sizes measured: no slower than with fewer cores, and by no more faster than in proportion.
+a and b of at least 0, by least squares of the relative errors. Measurements are noisy and few, so the estimate is kept
+between those of the next sizes measured: no slower than with fewer cores, and no faster than in proportion.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TINY = 1e-9
 
 @rare
 def estimated_rate(rates: Ints, job: int, cores: int) -> float:
-    """Return the rate of a job with so many cores of each node, in its own unit; UNKNOWN below two measured sizes.
+    """Return the rate of a job with `cores` cores of each node, in its own unit; UNKNOWN below two measured sizes.
 
-    Without cores it is 0.
+    The rate with 0 cores is 0.
     """
     row = rates[job]
     if cores < len(row) and row[cores] > 0:
@@ -65,7 +65,7 @@ def estimated_rate(rates: Ints, job: int, cores: int) -> float:
 
 @lean
 def counted(rates: Ints, job: int) -> int:
-    """Return with how many sizes a job has been measured."""
+    """Return the number of sizes with which a job has been measured."""
     count = 0
     for rate in rates[job]:
         count += rate > 0
@@ -76,7 +76,7 @@ def counted(rates: Ints, job: int) -> int:
 def clamped(  # noqa: PLR0917 - numba wants them by position
     rates: Ints, job: int, cores: int, rate: float, lower: int, upper: int
 ) -> float:
-    """Return a rate kept between what the next sizes measured, below and above (0: none), allow."""
+    """Return a rate limited by the rates of the next measured sizes, `lower` and `upper` (0: none)."""
     if lower > 0:
         rate = min(max(rate, float(rates[job, lower])), rates[job, lower] * cores / lower)
     if upper > 0:
@@ -86,7 +86,7 @@ def clamped(  # noqa: PLR0917 - numba wants them by position
 
 @rare
 def speed(rates: Ints, job: int, cores: int, whole: int) -> float:
-    """Return the speed with so many cores of each node, that on all of them, `whole`, being 1; UNKNOWN if it is."""
+    """Return the speed with `cores` cores of each node, relative to `whole`, all of them; UNKNOWN if it is."""
     if len(rates) == 0:
         return UNKNOWN
     full = estimated_rate(rates, job, whole)
@@ -95,7 +95,7 @@ def speed(rates: Ints, job: int, cores: int, whole: int) -> float:
 
 @rare
 def lost(rates: Ints, job: int, before: int, after: int, whole: int) -> float:
-    """Return how much of a job's full speed is lost when it shrinks; in proportion to its cores where nothing is known.
+    """Return the part of a job's full speed that it loses when it shrinks; in proportion to its cores if unknown.
 
     That is the policy's worst case (Equation 6 of the SD-Policy paper, ICPP 2019).
     """

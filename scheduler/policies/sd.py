@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SD-Policy: backfilling that starts a malleable job on running ones that shrink for it, where it then ends earlier.
+"""SD-Policy: backfilling that starts a malleable job on running ones that shrink for it, if it then ends earlier.
 
 The policy of D'Amico, Jokanovic and Corbalan (ICPP 2019). It is `slurm` with a second trial for each job, right after
 the first (Listing 1): the job starts now, as guest on the nodes of its mates, if it then ends earlier than if it waits
-for its reservation. How mates are chosen is in `mates` (Listing 2). docs/reproduction.md has all decisions.
+for its reservation. `sd_mates` chooses the mates (Listing 2). docs/reproduction.md lists all decisions.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ __all__ = ["OPTIONS", "WORDS", "check", "decide"]
 
 
 class Pass(NamedTuple):
-    """What a pass knows beside the state."""
+    """The values that a pass uses beside the state."""
 
     rules: Rules
     test: bool
-    """Whether a job shares only if it ends earlier so."""
+    """Whether a job shares nodes only if it then ends earlier."""
     far: bool
     """Whether a start beyond the window counts as predicted."""
     plan: Plan
     queue: Ints
-    """The jobs that are tried, in order."""
+    """The jobs to try, in order."""
     least: Ints
-    """For each place of the queue, the nodes of the smallest job from there on."""
+    """For each place of the queue, the node count of the smallest job from there on."""
     guarded: Timetable
-    """Free nodes, less those reservations that mates may not delay; on sets of nodes that of the plan."""
+    """Free nodes, less the reservations that mates may not delay; with sets of nodes, the profile of the plan."""
     reach: Reach
     latest: int
-    """The job that started last at this second; NOBODY if none did."""
+    """The job that started last in this second; NOBODY if none did."""
     tally: Ints
     """Started jobs of this pass, reservations, the last place of the queue whose job may find mates."""
 
@@ -98,7 +98,7 @@ be made anew; it would end earlier on shared nodes."""
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Make a pass at its time, with limits that are true; between passes wait for the next one."""
+    """Make a pass when one is due, with limits corrected first; between passes wait for the next one."""
     if options[RECOMPUTE] > 0 and correct_limits(state, actions):
         return int(state.now)
     interval = int(options[slurm.INTERVAL])
@@ -113,12 +113,12 @@ def decide(state: State, _event: Event, options: Floats, actions: Actions) -> in
 
 @routine
 def make_pass(state: State, options: Floats, actions: Actions) -> int:
-    """Schedule the first `depth` jobs one after the other; return when to go on.
+    """Schedule the first `depth` jobs one after the other; return the time of the next call.
 
-    A malleable start moves the ends of running jobs, so the pass is made anew after it. Jobs up to the one that started
-    last are then tried statically only: they had their turn. It is also made anew before the first malleable trial
-    after a static start, as that job may be mate at once: if `may_find` lets the trial through, by the cut-off of this
-    pass. The new pass has a new cut-off under DynAVGSD (docs/simulate.md has the rule).
+    A malleable start changes the ends of running jobs, so the pass is repeated after it. Jobs up to the one that
+    started last are then tried statically only, as they have been tried already. The pass is also repeated before the
+    first malleable trial after a static start, as the started job may be a mate at once: if `may_find` allows the
+    trial, by the cut-off of this pass. The new pass has a new cut-off under DynAVGSD (docs/simulate.md has the rule).
     """
     known, i = pass_of(state, options), 0
     while len(known.queue) > 0:
@@ -138,7 +138,7 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
 
 @routine
 def pass_of(state: State, options: Floats) -> Pass:
-    """Return what is known before the first trial; the queue is empty if no job can start."""
+    """Return the values of a pass before the first trial; the queue is empty if no job can start."""
     rules = rules_of(state, options)
     latest, started = starts_now(state)
     queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
@@ -157,7 +157,7 @@ def pass_of(state: State, options: Floats) -> Pass:
 def go_on(state: State, known: Pass, place: int, actions: Actions) -> tuple[int, int, int]:
     """Try the jobs from a place of the queue on, up to the first that does more than start or wait.
 
-    Return its place, when it could start on free nodes, and what comes of it; else the length of the queue.
+    Return its place, when it could start on free nodes, and its result; the length of the queue if there is none.
     """
     queue, tally = known.queue, known.tally
     for i in range(place, len(queue)):
@@ -174,7 +174,7 @@ def go_on(state: State, known: Pass, place: int, actions: Actions) -> tuple[int,
 
 @lean
 def schedule(state: State, known: Pass, j: int, begin: int, actions: Actions) -> int:
-    """Start a job on free nodes, else say that on those of mates it would end earlier, else reserve (Listing 1)."""
+    """Start a job on free nodes; otherwise report that it would end earlier on mates' nodes, or reserve (Listing 1)."""
     if begin == state.now:
         return run_job(state, known, j, actions)
     if ends_earlier(state, known, j, begin, known.rules.most) and may_share(
@@ -187,7 +187,7 @@ def schedule(state: State, known: Pass, j: int, begin: int, actions: Actions) ->
 
 @lean
 def ends_earlier(state: State, known: Pass, j: int, begin: int, share: int) -> bool:
-    """Return whether a job with such a share of nodes now ends earlier than if it waited, or need not (D1)."""
+    """Return whether a job that starts now with this share ends earlier than if it waited, or need not (D1)."""
     length, now = state.jobs.requested[j], state.now
     static_end = begin + length if known.far or begin <= now + known.plan.window else NEVER
     mall_end = now + stretch(length, known.rules.cores, share) if share > 0 else NEVER
@@ -196,7 +196,7 @@ def ends_earlier(state: State, known: Pass, j: int, begin: int, share: int) -> b
 
 @lean
 def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
-    """Start a job on free nodes; where they are known by number but must be contiguous, the pass is made anew."""
+    """Start a job on free nodes; if nodes are known by number but must be contiguous, the pass is repeated."""
     jobs, rules, until = state.jobs, known.rules, state.now + state.jobs.requested[j]
     start_now(state, known.plan, j, actions)
     if rules.contiguous and not has_sets(known.plan.table):
@@ -211,7 +211,7 @@ def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
 
 @routine
 def select_nodes(state: State, known: Pass, j: int, begin: int) -> tuple[Ints, int]:
-    """Return the best mates of a job, none if there are no mates for it (Listing 2), and the share that they give."""
+    """Return the best mates of a job (Listing 2), none if it has no mates, and the share that they give."""
     jobs, rules, table = state.jobs, known.rules, known.plan.table
     spare, length = 0, jobs.requested[j]
     if rules.mix:
@@ -228,9 +228,9 @@ def select_nodes(state: State, known: Pass, j: int, begin: int) -> tuple[Ints, i
 
 @routine
 def select_measured(state: State, known: Pass, j: int, begin: int) -> tuple[Ints, int]:
-    """Return the mates whose nodes gain most by what was measured, and the share with which they do.
+    """Return the mates whose nodes gain most by their measurements, and the share at which they do.
 
-    Each share that a mate would best give is tried, the largest first, and the usual one with all mates.
+    Tries each share that some mate would best give, the largest first, and the usual share with all mates.
     """
     jobs, best, share = state.jobs, NEVER, known.rules.usual
     impact, s_mates = np.inf, np.empty(0, np.int64)
@@ -253,7 +253,7 @@ def select_measured(state: State, known: Pass, j: int, begin: int) -> tuple[Ints
 
 @lean
 def count_free(state: State, table: Timetable, j: int, length: int) -> int:
-    """Return how many nodes are free for a job for so long from now on."""
+    """Return how many nodes are free for a job for `length` seconds from now on."""
     if has_sets(table):
         available(table, table.sets[FREE], state.now, state.now + length, state.jobs.partition[j])
         return count(table.sets[FREE])
@@ -264,7 +264,7 @@ def count_free(state: State, table: Timetable, j: int, length: int) -> int:
 def update_stats_and_run(  # noqa: PLR0917 - numba wants them by position
     state: State, known: Pass, j: int, s_mates: Ints, share: int, actions: Actions
 ) -> None:
-    """Shrink the mates and give them more time, then start the guest on their nodes with the time it may take."""
+    """Shrink the mates and extend their limits, then start the guest on their nodes with its longer limit."""
     jobs, rules = state.jobs, with_share(known.rules, share)
     increase = loss(rules, jobs.requested[j])
     for mate in s_mates:
@@ -281,7 +281,7 @@ def update_stats_and_run(  # noqa: PLR0917 - numba wants them by position
 
 @routine
 def first_free(state: State, table: Timetable, wanted: int) -> Ints:
-    """Return the free nodes with the lowest numbers; of those that were counted, where they are known."""
+    """Return the free nodes with the lowest numbers; if nodes are known, of those counted last."""
     if has_sets(table):
         keep_lowest(table.sets[FREE], wanted)
         return members(table.sets[FREE])
@@ -296,7 +296,7 @@ def first_free(state: State, table: Timetable, wanted: int) -> Ints:
 
 @lean
 def reserve(state: State, known: Pass, j: int, begin: int, actions: Actions) -> None:
-    """Keep nodes for a job from its predicted start on, as `slurm` does."""
+    """Reserve nodes for a job from its predicted start on, as `slurm` does."""
     rank = known.tally[RESERVED]
     reserve_for(state, known.plan, j, begin, rank, actions)
     if counts_guard(known) and rank < known.rules.guard:
@@ -306,13 +306,13 @@ def reserve(state: State, known: Pass, j: int, begin: int, actions: Actions) -> 
 
 @lean
 def counts_guard(known: Pass) -> bool:
-    """Return whether there is a profile of the reservations that mates may not delay."""
+    """Return whether the pass keeps a separate profile of the reservations that mates may not delay."""
     return bool(known.rules.guard > 0 and not has_sets(known.plan.table))
 
 
 @lean
 def starts_now(state: State) -> tuple[int, int]:
-    """Return the last in the queue's order of the jobs that have started at this second, and how many have."""
+    """Return the last job, in the queue's order, of those that started in this second, and how many did."""
     jobs, latest, count = state.jobs, NOBODY, 0
     for job in state.running:
         if jobs.start[job] == state.now:
@@ -341,7 +341,7 @@ def may_share(state: State, rules: Rules, reach: Reach, latest: int, j: int) -> 
 def last_candidate(  # noqa: PLR0917 - numba wants them by position
     state: State, rules: Rules, reach: Reach, latest: int, queue: Ints, known: int
 ) -> int:
-    """Return the last place of a queue whose job may find mates; `known` if there is none after that."""
+    """Return the last place of a queue whose job may find mates; `known` if there is none after that place."""
     for i in range(len(queue) - 1, known, -1):
         if may_share(state, rules, reach, latest, queue[i]):
             return i

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measured rates say of mates: what one loses to a guest, what its nodes gain, and which share it is to give.
+"""Estimates from measured rates: what a mate loses to a guest, what its nodes gain, and which share it should give.
 
-A guest with g of the c cores of a node is taken to do g / c of its full speed there, as nothing is known of it. With a
-mate whose speed falls from v(s) to v(s - g) a node does ``v(s - g) + g / c - v(s)`` more than without the guest: none
-where speed is in proportion to cores, more where the mate scales worse. The share that a mate gives is where that is
-greatest, within bounds. Gains count in steps, so that noise decides nothing; a job of which nothing is known has none.
+A guest with g of the c cores of a node is assumed to run at g / c of its full speed there, as nothing is known of it.
+With a mate whose speed falls from v(s) to v(s - g) a node does ``v(s - g) + g / c - v(s)`` more than without the guest:
+0 if speed is in proportion to cores, more if the mate scales worse. A mate gives the share with the greatest gain,
+within bounds. Gains count in steps, so that noise decides nothing; a job without measurements has no gain.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NOTHING = 0.001
 
 @lean
 def is_known(state: State, job: int) -> bool:
-    """Return whether it was measured how a job scales."""
+    """Return whether the scaling of a job has been measured."""
     return speed(state.rates, job, state.cores, state.cores) >= 0
 
 
 @rare
 def gain(state: State, job: int, has: int, share: int) -> int:
-    """Return in steps what a node gains when a job that has so many cores of it gives a share of them to a guest."""
+    """Return the gain of a node in steps when a job with `has` cores of it gives `share` of them to a guest."""
     if not is_known(state, job):
         return 0
     less = lost(state.rates, job, has, has - share, state.cores)
@@ -43,20 +43,20 @@ def gain(state: State, job: int, has: int, share: int) -> int:
 
 @rare
 def waste(state: State, job: int, has: int, share: int) -> int:
-    """Return how far the gain is from the most that there is; it is never negative."""
+    """Return how far the gain is below the greatest possible gain; it is never negative."""
     return max(0, STEPS - gain(state, job, has, share))
 
 
 @rare
 def delay(state: State, job: int, has: int, share: int, seconds: int) -> int:
-    """Return how much longer a mate takes by a guest of so many seconds, rounded up."""
+    """Return how much longer a mate takes because of a guest of `seconds` seconds, rounded up."""
     less = lost(state.rates, job, has, has - share, state.cores) * seconds
     return int(less) + (less - int(less) > NOTHING)
 
 
 @rare
 def share_of(state: State, job: int, usual: int, least: int, most: int) -> int:
-    """Return the cores of a node that a mate with all of them gives: of equals those nearest to the usual share."""
+    """Return the cores that a mate gives of a whole node; of equal gains the share nearest to the usual one."""
     if not is_known(state, job):
         return usual
     part, best = max(1, state.cores // PARTS), usual

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of jobs that have shared nodes, made true again when sharing ends (decision D17, an option)."""
+"""Correction of the limits of jobs that no longer share nodes (decision D17, an option)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @routine
 def correct_limits(state: State, actions: Actions) -> bool:
-    """Let jobs that share no more, and have all their cores, end when what they asked for is done.
+    """Set the limits of jobs that no longer share and have all their cores to the end of their requested work.
 
-    Return whether there was any whose limit was longer: the state shows its end from the next call on.
+    Return whether any limit was longer: the state shows the new end from the next call on.
     """
     jobs, found = state.jobs, False
     for job in state.running:

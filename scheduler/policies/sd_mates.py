@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which running jobs shrink for a new one: Listing 2 and Equations 1 to 4 of SD-Policy (ICPP 2019).
 
-A *guest* that asks for W nodes and L seconds starts on all nodes of its *mates*, with ``floor(SharingFactor * cores)``
+A *guest* that requests W nodes and L seconds starts on all nodes of its *mates*, with ``floor(SharingFactor * cores)``
 cores of each, so it takes ``L * cores / share`` at worst (Equation 6). A mate loses ``L`` by it. Times are rounded up.
 
 The penalty of a mate is ``p = (wait + limit + L) / requested`` (Equation 4): its predicted slowdown with the guest;
 `limit` holds what it lost to former guests. Penalties are IEEE doubles, divided once and added in the order of mates.
 
-With `feedback` L in it is what the mate was measured to lose, and the mates whose nodes gain most go before all others
-(`drom.scheduler.policies.sd_feedback`); limits grow by L, as before, so that no measurement ends a job.
+With `feedback`, L in the penalty is the mate's measured loss, and the mates whose nodes gain most come before all
+others (`drom.scheduler.policies.sd_feedback`); limits still grow by L, so that no measurement ends a job.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FOREVER = 1 << 40
 
 
 class Rules(NamedTuple):
-    """The parameters of the choice, as `drom.scheduler.policies.sd` names them."""
+    """The parameters of the choice, with the names in `drom.scheduler.policies.sd`."""
 
     share: int
-    """Cores of a node that a guest has; 0 where nodes cannot be shared."""
+    """Cores of a node that a guest gets; 0 if nodes cannot be shared."""
     cores: int
     max_slowdown: float
     mates: int
@@ -45,12 +45,12 @@ class Rules(NamedTuple):
     min_cores: int
     contiguous: bool
     feedback: bool
-    """Whether mates are judged by what they were measured to lose."""
+    """Whether mates are judged by their measured losses."""
     usual: int
     """The share that is configured."""
     least: int
     most: int
-    """Bounds of the share with feedback; else as `share`."""
+    """Bounds of the share with feedback; otherwise equal to `share`."""
 
 
 class Mates(NamedTuple):
@@ -61,11 +61,11 @@ class Mates(NamedTuple):
     weight: Ints
     """Nodes of each."""
     waste: Ints
-    """How far what each node gains is from the most that there is; 0 without feedback."""
+    """How far the gain of each node is below the greatest possible gain; 0 without feedback."""
 
 
 class Choice(NamedTuple):
-    """Places of mates, none if there is no combination, their waste on all nodes, and the performance impact."""
+    """The chosen mates by position, empty if no combination fits; their waste on all nodes; the performance impact."""
 
     picked: Ints
     waste: int
@@ -73,32 +73,32 @@ class Choice(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Who may be mate, by number of nodes: a step per number that there is, in rising order."""
+    """The possible mates by number of nodes: a step for each number that occurs, in rising order."""
 
     nodes: Ints
     first: Ints
-    """The longest request that one of so many nodes may be able to host."""
+    """The longest request that a mate with this many nodes may be able to host."""
     second: Ints
-    """The longest that a second one may be able to; 0 without a second."""
+    """The longest request that a second such mate may be able to host; 0 if there is none."""
     used: Ints
-    """Shape ``(2,)``: how many steps, and the longest request of all."""
+    """Shape ``(2,)``: the number of steps, and the longest request of all."""
 
 
 @lean
 def stretched(rules: Rules, length: int) -> int:
-    """Return how long a guest takes at worst for what takes `length` seconds on whole nodes."""
+    """Return how long a guest takes at worst for work of `length` seconds on whole nodes."""
     return stretch(length, rules.cores, rules.share)
 
 
 @lean
 def stretch(length: int, cores: int, share: int) -> int:
-    """Return the same for a share of so many cores of a node, rounded up."""
+    """Return how long work of `length` seconds takes on `share` of `cores` cores of each node, rounded up."""
     return -(-length * cores // share)
 
 
 @lean
 def loss(rules: Rules, length: int) -> int:
-    """Return how much longer its mates take at worst: the share of the guest over its stretched length."""
+    """Return how much longer the mates take at worst: the share of the guest over its stretched length."""
     return -(-stretched(rules, length) * rules.share // rules.cores)
 
 
@@ -113,13 +113,13 @@ def average_slowdown(state: State) -> float:
 
 @lean
 def may_host(state: State, rules: Rules, job: int) -> bool:
-    """Return whether a running job is malleable, and alone on its nodes or, with more guests a node, not one itself."""
+    """Return whether a running job is malleable and shares no node; where nodes take several guests it may share."""
     return bool(state.jobs.cls[job] == MALLEABLE and (rules.guests > 1 or state.jobs.shared[job] == 0))
 
 
 @routine
 def has_room(state: State, rules: Rules, job: int) -> bool:
-    """Return whether one more guest may join a job: it owns all its nodes, which are up, with as many cores on each."""
+    """Return whether a job has room for a guest: it owns all its nodes, which are up, with equal cores on each."""
     house, nodes = state.nodes, nodes_of(state, job)
     rest = house.share[nodes[0], 0] - rules.share
     if rest < rules.min_cores:
@@ -134,9 +134,9 @@ def has_room(state: State, rules: Rules, job: int) -> bool:
 
 @lean
 def longest_guest(state: State, rules: Rules, job: int, limit: int, end: int) -> int:
-    """Return a bound of the requested time for which a job can be mate, by its cut-off and its end.
+    """Return an upper bound of the requested time of guests that a job can host, by its cut-off and its end.
 
-    With feedback the cut-off is none: a mate may lose nothing.
+    With feedback the bound ignores the cut-off: a mate may lose nothing.
     """
     jobs, bound = state.jobs, FOREVER
     if rules.inside:
@@ -149,7 +149,7 @@ def longest_guest(state: State, rules: Rules, job: int, limit: int, end: int) ->
 
 @lean
 def extend(reach: Reach, nodes: int, longest: int) -> None:
-    """Count in one more that may be mate."""
+    """Add one more possible mate."""
     sizes, first, second, used, i = reach.nodes, reach.first, reach.second, reach.used[0], 0
     while i < used and sizes[i] < nodes:
         i += 1
@@ -165,7 +165,7 @@ def extend(reach: Reach, nodes: int, longest: int) -> None:
 
 @routine
 def reach_of(state: State, rules: Rules, queue: Ints) -> Reach:
-    """Return the reach of the running jobs, for guests of a queue, with room for jobs of it that start."""
+    """Return the reach of the running jobs, for guests in a queue, with room for jobs of the queue that start."""
     room, most = len(state.running) + len(queue), largest(state, queue)
     reach = Reach(np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(2, np.int64))
     extend_by_running(state, rules, reach, most)
@@ -174,7 +174,7 @@ def reach_of(state: State, rules: Rules, queue: Ints) -> Reach:
 
 @lean
 def largest(state: State, queue: Ints) -> int:
-    """Return the nodes of the largest job of a queue."""
+    """Return the number of nodes of the largest job in a queue."""
     most = 0
     for job in queue:
         most = max(most, state.jobs.nodes[job])
@@ -183,7 +183,7 @@ def largest(state: State, queue: Ints) -> int:
 
 @lean
 def extend_by_running(state: State, rules: Rules, reach: Reach, most: int) -> None:
-    """Count in the running jobs of at most so many nodes."""
+    """Add the running jobs of at most `most` nodes."""
     for job in state.running:
         if state.jobs.nodes[job] <= most and may_host(state, rules, job):
             longest = longest_guest(state, rules, job, state.jobs.limit[job], state.jobs.ends[job])
@@ -192,7 +192,7 @@ def extend_by_running(state: State, rules: Rules, reach: Reach, most: int) -> No
 
 @lean
 def may_find(reach: Reach, rules: Rules, need: int, length: int) -> bool:
-    """Return whether mates may be found for a guest; exact for at most two mates, else only a bound."""
+    """Return whether a guest may find mates; exact for at most two mates, otherwise an upper bound."""
     if reach.used[1] < length:
         return False
     sizes, first = reach.nodes, reach.first
@@ -226,9 +226,9 @@ def longest_up_to(reach: Reach, last: int) -> int:
 
 @routine
 def filter_and_sort(state: State, rules: Rules, length: int, table: Timetable) -> Mates:
-    """Return the running jobs that may shrink for a guest of so many seconds, the best `candidates` of them.
+    """Return the running jobs that may shrink for a guest of `length` seconds, the best `candidates` of them.
 
-    Where nodes are known, only those all of whose nodes are usable.
+    If nodes are known, only jobs all of whose nodes are usable.
     """
     jobs, count, increase, worst = state.jobs, 0, loss(rules, length), stretched(rules, length)
     found = np.empty(len(state.running), np.int64)
@@ -255,19 +255,19 @@ def filter_and_sort(state: State, rules: Rules, length: int, table: Timetable) -
 
 @lean
 def share_had(state: State, job: int) -> int:
-    """Return the cores that the owner of nodes has of the first of them."""
+    """Return the cores that a job owns of its first node."""
     return int(state.nodes.share[state.nodes.place[state.nodes.first[job]], 0])
 
 
 @lean
 def increase_of(state: State, rules: Rules, job: int, increase: int, seconds: int) -> int:
-    """Return how much longer a mate is expected to take: at worst, or by what it was measured to lose in seconds."""
+    """Return how much longer a mate takes: `increase`, or with feedback its measured loss to `seconds` of the guest."""
     return delay(state, job, share_had(state, job), rules.share, seconds) if rules.feedback else increase
 
 
 @lean
 def may_give(state: State, rules: Rules, job: int) -> bool:
-    """Return whether a mate may give this share: the usual one, or up to the best by what was measured of it."""
+    """Return whether a mate may give this share: the usual one, or up to the best one by its measurements."""
     if not rules.feedback or rules.share == rules.usual:
         return True
     return rules.share <= share_of(state, job, rules.usual, rules.least, rules.most)
@@ -275,7 +275,7 @@ def may_give(state: State, rules: Rules, job: int) -> bool:
 
 @lean
 def is_usable(state: State, table: Timetable, job: int) -> bool:
-    """Return whether a guest may have the nodes of a running job: of its partition, and reserved for nobody."""
+    """Return whether a guest may use the nodes of a running job: in its partition, and free of reservations."""
     first = state.nodes.first[job]
     nodes = state.nodes.place[first : first + state.jobs.nodes[job]]
     return not has_sets(table) or contains_all(table.sets[USABLE], nodes)
@@ -292,11 +292,11 @@ def penalty_of(state: State, job: int, increase: int) -> float:
 def pick_mates(  # noqa: PLR0917 - numba wants them by position
     state: State, rules: Rules, mates: Mates, need: int, spare: int, length: int, guarded: Timetable
 ) -> Choice:
-    """Return the places of the mates with the least performance impact (Equation 1) whose nodes are `need` (3).
+    """Return the positions of the mates with the least performance impact (Equation 1) whose nodes are `need` (3).
 
     Up to `spare` free nodes may be among them. Combinations of one mate, of two, ... are tried in the order of the
-    candidates; the first of the best wins. Penalties rise, so a branch ends at the first mate that makes it no better.
-    With feedback less waste goes before less impact; it rises as well, and penalties among equals.
+    candidates; the first of the best is chosen. Penalties rise, so a branch ends at the first mate that brings no
+    improvement. With feedback less waste comes before less impact; it rises as well, and penalties among equals.
     """
     best, wasted, picked = np.inf, NEVER, np.empty(0, np.int64)
     at = np.zeros(rules.mates, np.int64)
@@ -333,13 +333,13 @@ def pick_mates(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def added(rules: Rules, penalty: float, nodes: int) -> float:
-    """Return what a mate adds to the performance impact."""
+    """Return the contribution of a mate to the performance impact."""
     return penalty * nodes if rules.weighted else penalty
 
 
 @routine
 def is_allowed(state: State, rules: Rules, mates: Ints, length: int, guarded: Timetable) -> bool:
-    """Return whether a combination delays no guarded reservation and, where it must be, is contiguous."""
+    """Return whether a combination delays no guarded reservation and is contiguous if it has to be."""
     if rules.contiguous and not is_contiguous(nodes_of_all(state, mates)):
         return False
     if rules.guard == 0:
@@ -351,7 +351,7 @@ def is_allowed(state: State, rules: Rules, mates: Ints, length: int, guarded: Ti
 
 @lean
 def spares_nodes(state: State, rules: Rules, mates: Ints, length: int, guarded: Timetable) -> bool:
-    """Return whether no node on which mates stay longer is in a guarded reservation then."""
+    """Return whether no node on which mates stay longer is part of a guarded reservation then."""
     jobs, house, increase = state.jobs, state.nodes, loss(rules, length)
     for mate in mates:
         begin, end = jobs.ends[mate], jobs.ends[mate] + increase
@@ -365,7 +365,7 @@ def spares_nodes(state: State, rules: Rules, mates: Ints, length: int, guarded: 
 
 @routine
 def spares_numbers(state: State, rules: Rules, mates: Ints, length: int, guarded: Profile) -> bool:
-    """Return whether enough nodes are left for guarded reservations while mates stay longer."""
+    """Return whether guarded reservations keep enough nodes while mates stay longer."""
     jobs, increase = state.jobs, loss(rules, length)
     size = guarded.size[0]
     room = size + 2 * len(mates)
@@ -394,5 +394,5 @@ def nodes_of_all(state: State, mates: Ints) -> Ints:
 
 @routine
 def is_contiguous(nodes: Ints) -> bool:
-    """Return whether nodes, all different, follow each other by number."""
+    """Return whether nodes, all different, have consecutive numbers."""
     return bool(nodes.max() - nodes.min() == len(nodes) - 1)

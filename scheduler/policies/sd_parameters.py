@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of SD-Policy: their defaults, their words, what is wrong with them, and the rules that they make."""
+"""The parameters of SD-Policy: defaults, named values, checks, and the rules that follow from them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check(options: Mapping[str, float]) -> str:
 
 
 def check_sharing(options: Mapping[str, float]) -> str:
-    """Return which parameter of the malleable trial is wrong, and why."""
+    """Return what is wrong with a parameter of the malleable trial; empty if nothing is."""
     if not 0 < options["sharing_factor"] < 1:
         return f"sharing_factor is between 0 and 1, not {options['sharing_factor']:g}."
     if not 0 < options["least_factor"] <= options["most_factor"] < 1:
@@ -83,7 +83,7 @@ def check_sharing(options: Mapping[str, float]) -> str:
 
 
 def check_combinations(options: Mapping[str, float]) -> str:
-    """Return which parameters do not go together."""
+    """Return which parameters contradict each other; empty if none do."""
     if options["guests"] > 1 and options["mix"]:
         return "mix is for one guest per node: set guests=1 or mix=0."
     if options["contiguous"] and options["mix"]:
@@ -124,7 +124,7 @@ def rules_of(state: State, options: Floats) -> Rules:
 
 @lean
 def with_share(rules: Rules, share: int) -> Rules:
-    """Return the same with another share of a node for a guest."""
+    """Return the same rules with another share of a node for a guest."""
     return Rules(
         share,
         rules.cores,

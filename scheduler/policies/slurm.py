@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backfilling as Slurm's plug-in sched/backfill does it.
+"""Backfilling as in Slurm's plug-in sched/backfill.
 
 Every `interval` seconds, if anything has happened since, the first `depth` jobs of the queue are planned anew, in
-order: each starts now if that delays no reservation made before it, else it has a reservation at the earliest time,
-unless that lies more than `window` ahead. Both ends of a reservation are rounded down to `resolution`. Passes are at
-`phase` + k * `interval`. With `main` 1 the heads of the queue also start at each event while they fit, as Slurm's main
-scheduler does it. Defaults are those of slurm.conf(5), bf_interval and so on. Reservations are numbers of nodes or,
+order: each starts now if that delays no reservation made before it, otherwise it gets a reservation at the earliest
+time, unless that lies more than `window` ahead. Both ends of a reservation are rounded down to `resolution`. Passes are
+at `phase` + k * `interval`. With `main` 1 the heads of the queue also start at each event while they fit, as in Slurm's
+main scheduler. Defaults are those of slurm.conf(5), bf_interval and so on. Reservations are numbers of nodes or,
 with `reservations` nodes, sets of them as in Slurm; then jobs keep to their partitions and, with `contiguous` 1, to
-nodes that follow each other.
+consecutive nodes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check(options: Mapping[str, float]) -> str:
 
 
 def check_backfilling(options: Mapping[str, float]) -> str:
-    """Return what is wrong with the parameters that `sd` has as well."""
+    """Return what is wrong with the parameters that `sd` shares; empty if nothing is."""
     if options["reservations"] not in {0, 1}:
         return f"reservations is counts or nodes, not {options['reservations']:g}."
     for name in ("main", "contiguous"):
@@ -68,7 +68,7 @@ def check_backfilling(options: Mapping[str, float]) -> str:
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Make a pass at its time; between passes wait for the next one."""
+    """Make a pass when one is due; between passes wait for the next one."""
     interval, started = int(options[INTERVAL]), 0
     since = (state.now - int(options[PHASE])) % interval
     if since == 0:
@@ -92,13 +92,13 @@ def make_pass(state: State, options: Floats, actions: Actions) -> None:
 
 @routine
 def plan_with(table: Timetable, options: Floats) -> Plan:
-    """Return how a pass plans."""
+    """Return the settings of a pass."""
     return Plan(table, int(options[CONTIGUOUS]), int(options[WINDOW]), int(options[RESOLUTION]))
 
 
 @lean
 def plan_jobs(state: State, known: Plan, queue: Ints, least: Ints, actions: Actions) -> None:
-    """Start or plan one job after the other; stop when no job that is left could start now."""
+    """Start or plan one job after the other; stop when no remaining job could start now."""
     for place in range(len(queue)):
         if known.table.profile.free[0] < least[place]:
             return

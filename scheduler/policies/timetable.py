@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes are free from when on: what running jobs leave at their predicted ends, less what is reserved.
+"""The nodes that are free over time: what running jobs release at their predicted ends, less reservations.
 
-Where `profile` counts, this knows the nodes. A job gets the lowest-numbered of those that are free for all of its
-time and, where it is in a partition, belong to that; of contiguous ones the first that follow each other. A node that
+`profile` only counts nodes; this module knows them. A job gets the lowest-numbered nodes that are free for all of its
+time and, if it is in a partition, belong to that; if it needs contiguous nodes, the first consecutive ones. A node that
 jobs share comes free with the last of them.
 """
 
@@ -35,32 +35,32 @@ counting."""
 
 
 class Timetable(NamedTuple):
-    """Free nodes over time. `profile` has exactly as many as the sets; without sets it is all there is."""
+    """Free nodes over time. `profile` counts the nodes in the sets; without sets only `profile` is used."""
 
     profile: Profile
     ends: Ints
-    """When nodes come free, rising; the first is now."""
+    """When nodes come free, rising; the first time is now."""
     free: Words
     """Shape ``(ends, words)``: the nodes that no running job has from then on."""
     begin: Ints
     end: Ints
-    """Of each reservation; it holds its nodes from `begin` until `end`."""
+    """For each reservation; it holds its nodes from `begin` until `end`."""
     rank: Ints
-    """Its number among those of waiting jobs; NEVER for a job that starts now."""
+    """Its number among the reservations of waiting jobs; NEVER for a job that starts now."""
     held: Words
     """Shape ``(reservations, words)``."""
     allowed: Words
     """Shape ``(partitions, words)``."""
     sets: Words
     freed: Ints
-    """For each step of the profile, how many nodes come free with it: a bound, as some may be reserved from it on."""
+    """For each step of the profile, how many nodes come free with it: an upper bound, as some may be reserved then."""
     used: Ints
-    """Shape ``(3,)``: how many ends and reservations there are, and how many nodes were found last."""
+    """Shape ``(3,)``: the numbers of ends, of reservations, and of nodes in the last search."""
 
 
 @routine
 def counts_of(state: State, reservations: int) -> Timetable:
-    """Return a timetable that only counts."""
+    """Return a timetable without sets of nodes."""
     none, no_sets = np.empty(0, np.int64), np.empty((0, 0), np.uint64)
     profile = profile_of(state, reservations)
     return Timetable(profile, none, no_sets, none, none, none, no_sets, no_sets, no_sets, none, np.zeros(3, np.int64))
@@ -74,7 +74,7 @@ def has_sets(table: Timetable) -> bool:
 
 @routine
 def timetable_of(state: State, reservations: int) -> Timetable:
-    """Return the timetable of the running jobs, with room for so many reservations."""
+    """Return the timetable of the running jobs, with room for this many reservations."""
     words, partitions = words_for(len(state.nodes.up)), len(state.nodes.allowed)
     profile = profile_of(state, reservations)
     table = Timetable(
@@ -97,7 +97,7 @@ def timetable_of(state: State, reservations: int) -> Timetable:
 
 @lean
 def fill(state: State, table: Timetable) -> None:
-    """Note the free nodes, and those that running jobs leave."""
+    """Store the free nodes, and those that running jobs release."""
     jobs, house = state.jobs, state.nodes
     for node in range(len(house.up)):
         if house.up[node] and house.resident[node, 0] == NOBODY:
@@ -117,7 +117,7 @@ def fill(state: State, table: Timetable) -> None:
 
 @lean
 def fill_partitions(state: State, table: Timetable) -> None:
-    """Note the nodes of partitions."""
+    """Store the nodes of partitions."""
     allowed = state.nodes.allowed
     for partition in range(len(allowed)):
         for node in range(len(state.nodes.up)):
@@ -127,7 +127,7 @@ def fill_partitions(state: State, table: Timetable) -> None:
 
 @lean
 def is_last(state: State, node: int, job: int) -> bool:
-    """Return whether nobody on a node is predicted to stay longer than a job."""
+    """Return whether a job is predicted to stay on a node at least as long as all others there."""
     for other in state.nodes.resident[node]:
         if other != NOBODY and state.jobs.ends[other] > state.jobs.ends[job]:
             return False
@@ -138,7 +138,7 @@ def is_last(state: State, node: int, job: int) -> bool:
 def find(table: Timetable, need: int, length: int, partition: int, contiguous: int) -> int:
     """Return the first time from which `need` nodes are free for `length` seconds; NEVER if there is none.
 
-    `table.sets[FOUND]` has them then.
+    The nodes are then in `table.sets[FOUND]`.
     """
     profile, i = table.profile, 0
     while True:
@@ -157,7 +157,7 @@ def find(table: Timetable, need: int, length: int, partition: int, contiguous: i
 def choose(  # noqa: PLR0917 - numba wants them by position
     table: Timetable, need: int, begin: int, end: int, partition: int, contiguous: int
 ) -> bool:
-    """Let `table.sets[FOUND]` be the nodes for a job from `begin` until `end`; return whether there are enough."""
+    """Choose the nodes for a job from `begin` until `end` into `table.sets[FOUND]`; return whether there are enough."""
     found = table.sets[FOUND]
     available(table, found, begin, end, partition)
     if contiguous:
@@ -171,7 +171,7 @@ def choose(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def available(table: Timetable, nodes: Words, begin: int, end: int, partition: int) -> None:
-    """Let a set be the nodes of a partition (NOBODY: of the machine) that are free from `begin` until `end`."""
+    """Fill a set with the nodes of a partition (NOBODY: of the machine) that are free from `begin` until `end`."""
     low, high = 0, table.used[0]
     while high - low > 1:
         middle = (low + high) // 2
@@ -185,7 +185,7 @@ def available(table: Timetable, nodes: Words, begin: int, end: int, partition: i
 
 @lean
 def narrow(table: Timetable, nodes: Words, begin: int, end: int, partition: int) -> None:
-    """Take from a set what is not of a partition (NOBODY: of the machine), or reserved between two times."""
+    """Remove from a set nodes outside a partition (NOBODY: outside none), and nodes reserved between two times."""
     if partition != NOBODY:
         keep(nodes, table.allowed[partition])
     for i in range(table.used[1]):
@@ -195,7 +195,7 @@ def narrow(table: Timetable, nodes: Words, begin: int, end: int, partition: int)
 
 @lean
 def hold(table: Timetable, begin: int, end: int, since: int, rank: int) -> None:
-    """Reserve the nodes found last from `begin` until `end`; they are free from `since` on, which may be later."""
+    """Reserve the nodes found last from `begin` until `end`; they are free from `since` on, perhaps after `begin`."""
     if begin >= end:
         return
     found, profile, i = table.sets[FOUND], table.profile, table.used[1]
@@ -215,7 +215,7 @@ def hold(table: Timetable, begin: int, end: int, since: int, rank: int) -> None:
 
 @lean
 def step_at(table: Timetable, time: int) -> int:
-    """Let a step of the profile begin at this time and return its place."""
+    """Make a step of the profile begin at this time and return its index."""
     before, step, freed = table.profile.size[0], cut(table.profile, time), table.freed
     if table.profile.size[0] > before:
         for i in range(before, step, -1):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long jobs will run, as policies plan with it: a module for each way to know, with a function `predict`."""
+"""Predictions of run times for policies: a module for each method, with a function `predict`."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known about run times while a log is simulated, for predictions of those of new jobs.
+"""The data about run times while a log is simulated, for predictions of new jobs.
 
-A predictor is a function ``predict(jobs, known, job) -> seconds`` that is asked about each job when it is submitted. It
+A predictor is a function ``predict(jobs, known, job) -> seconds`` that is called for each job when it is submitted. It
 learns from the jobs in `RuntimeKnowledge.gone`, which have ended before, and from nothing else.
 """
 
@@ -23,14 +23,14 @@ FEATURES = 9
 
 
 class RuntimeKnowledge(NamedTuple):
-    """What a predictor knows and keeps; all empty without predictions."""
+    """The data that a predictor reads and stores; all empty without predictions."""
 
     allowed: Ints
-    """Shape ``(jobs,)``: how long a job may run at full speed: what its user asks for."""
+    """Shape ``(jobs,)``: how long a job may run at full speed: its requested time."""
     user: Ints
-    """Shape ``(jobs,)``: the row of a job's user, NOBODY where he is not known."""
+    """Shape ``(jobs,)``: the row of a job's user, NOBODY if unknown."""
     kind: Ints
-    """Shape ``(jobs,)``: a number that jobs of a user with the same request and size have in common."""
+    """Shape ``(jobs,)``: a number shared by all jobs of a user with the same request and size."""
     gone: Ints
     """Shape ``(jobs,)``: the jobs that have ended, in that order."""
     took: Ints
@@ -38,9 +38,9 @@ class RuntimeKnowledge(NamedTuple):
     raised: Ints
     """Shape ``(jobs,)``: how often the prediction of a job was raised."""
     counts: Ints
-    """Shape ``(2,)``: how many jobs have ended, and of how many of these the predictor knows."""
+    """Shape ``(2,)``: how many jobs have ended, and how many of them the predictor has processed."""
     by_user: Floats
-    """Shape ``(users, 3)``: the predictor's own."""
+    """Shape ``(users, 3)``: for the predictor's own use."""
     by_kind: Floats
     """Shape ``(kinds, 3)``: likewise."""
     seen: Floats
@@ -50,7 +50,7 @@ class RuntimeKnowledge(NamedTuple):
 
 
 def knowledge_of(work: Workload | None) -> RuntimeKnowledge:
-    """Return what is known before the first job of a workload ends; nothing at all without one."""
+    """Return the data before the first job of a workload ends; empty arrays without a workload."""
     if work is None:
         none, table = np.zeros(0, np.int64), np.zeros((0, 0))
         return RuntimeKnowledge(none, none, none, none, none, none, none, table, table, table, table)

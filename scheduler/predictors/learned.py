@@ -8,9 +8,9 @@ logarithm y of a run time
 
 g = P x / (1 + x' P x)    w <- w + g (y - w' x)    P <- P - g x' P + DRIFT I
 
-where y - w' x is cut to +-LARGEST, so that no single job turns the model over. The prediction is exp(w' x). At first
-w takes the mean of similar jobs, so that it begins with the history, or with the request. Jobs are similar that have
-user, request and size in common.
+where y - w' x is cut to +-LARGEST, so that no single job dominates the model. The prediction is exp(w' x). The
+initial w gives the mean of similar jobs, so that it begins with the history, or with the request. Jobs are similar if
+they have user, request and size in common.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def begin(model: Floats) -> None:
 
 @compilable
 def describe(jobs: Jobs, known: RuntimeKnowledge, job: int) -> None:
-    """Note the features of a job at its submission."""
+    """Store the features of a job at its submission."""
     x, user, kind = known.seen[job], known.user[job], known.kind[job]
     hour = 2 * pi * (jobs.submit[job] % DAY) / DAY
     x[0], x[1], x[2] = 1.0, log(max(1, jobs.requested[job])), log(max(1, jobs.cores[job]))
@@ -74,7 +74,7 @@ def describe(jobs: Jobs, known: RuntimeKnowledge, job: int) -> None:
 
 @compilable
 def learn(known: RuntimeKnowledge, job: int) -> None:
-    """Take in a job that has ended."""
+    """Update the model with a job that has ended."""
     user, kind, took = known.user[job], known.kind[job], log(max(1, known.took[job]))
     update(known.model, known.seen[job], took)
     if user == NOBODY:
@@ -89,7 +89,7 @@ def learn(known: RuntimeKnowledge, job: int) -> None:
 
 @compilable
 def update(model: Floats, x: Floats, y: float) -> None:
-    """Move weights and covariance by one observation."""
+    """Update weights and covariance with one observation."""
     weights, spread = model[0], np.empty(FEATURES)
     for i in range(FEATURES):
         spread[i] = dot(model[1 + i], x)

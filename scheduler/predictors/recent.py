@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean of the last two run times of the user, in order of their ends; until there are two, what the user asks for.
+"""The mean of the last two run times of the user, in order of their ends; until there are two, the requested time.
 
 The predictor of Tsafrir, Etsion and Feitelson, "Backfilling using system-generated predictions rather than user runtime
 estimates" (IEEE TPDS 18(6), 2007).
@@ -30,7 +30,7 @@ def predict(jobs: Jobs, known: RuntimeKnowledge, job: int) -> int:
 
 @compilable
 def learn(known: RuntimeKnowledge) -> None:
-    """Note the run times of the jobs that have ended since the last time."""
+    """Record the run times of the jobs that have ended since the last call."""
     for i in range(known.counts[1], known.counts[0]):
         job = known.gone[i]
         user = known.user[job]

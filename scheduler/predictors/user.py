@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asks for."""
+"""The requested time as the prediction."""
 
 from __future__ import annotations
 

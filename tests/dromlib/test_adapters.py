@@ -3,7 +3,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import textwrap
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -69,6 +71,42 @@ print(sum(dromlib.malleable(range(4), ["torch"])))
         done = run(code, DROM_RUNTIME_DIR=str(tmp_path))
         assert (done.stdout, done.returncode) == ("6\n", 0)
         assert done.stderr.count("Warning") == 1
+
+
+class TestExample:
+    """The example of an adapter in the documentation of `dromlib.adapters`."""
+
+    CODE = textwrap.dedent("\n".join(line for line in str(adapters.__doc__).splitlines() if line.startswith("    ")))
+
+    def attach(self, code: str, pool: SimpleNamespace) -> dromlib.Session:
+        """Run the example with a pool of the program, and return its session."""
+        scope: dict[str, Any] = {"dromlib": dromlib, "pool": pool}
+        exec(code, scope)
+        session: dromlib.Session = scope["session"]
+        return session
+
+    def test_the_example_resizes_a_pool_of_the_program(self) -> None:
+        """The example as it is printed resizes the program's pool at the first grant and at each later one."""
+        sizes: list[int] = []
+        pool = SimpleNamespace(is_started=True, most_threads=3, resize=sizes.append)
+
+        with FakeAgent("0-3") as fake, self.attach(self.CODE, pool) as session:
+            epoch = fake.grant("0-1", reason="share")
+            assert session.apply(session.poll())
+            assert fake.applied == epoch
+
+        assert sizes == [4, 2]
+
+    def test_the_example_leaves_a_pool_alone_until_it_is_started(self) -> None:
+        """The example neither resizes a pool that is not started nor reports its limit."""
+        sizes: list[int] = []
+        pool = SimpleNamespace(is_started=False, most_threads=3, resize=sizes.append)
+
+        with FakeAgent("0-3") as fake, self.attach(self.CODE.replace('"blas", ', ""), pool) as session:
+            assert (sizes, fake.wanted) == ([], (0, 0))
+            pool.is_started = True
+            assert session.apply(session.grant)
+            assert (sizes, fake.wanted) == ([4], (0, 3))
 
 
 class TestNumba:

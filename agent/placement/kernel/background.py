@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bridge from the state machine's seats to the distribution kernel's demands, and the kernel's compilation.
+"""The bridge from the state machine's seats to the kernel's requests, and the kernel's compilation.
 
-A kernel that was never compiled for this processor takes half a minute. An agent does not wait for that: it starts with
-the same code as plain Python, lets another process compile into numba's cache, and loads the result from there.
+A kernel that was never compiled for this processor takes half a minute. The agent does not wait for it: it starts with
+the same code as plain Python, while another process compiles into numba's cache, and then loads the result.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class CompiledKernel:
         if isinstance(answer, Infeasible):
             return None
         masks = cast("dict[Key, int]", dict(answer.masks))
-        # The kernel deals in whole cores; a pin may name some of a core's threads.
+        # The kernel places whole cores; a pin may name some of a core's threads.
         return masks | {seat.key: seat.fixed for seat in seats if seat.fixed}
 
     @property
     def warning(self) -> str:
-        """Why the kernel is not machine code, or an empty text."""
+        """Why the kernel is not machine code; empty if it is."""
         return self._distributor.compile_error
 
     def load(self) -> None:
-        """Use the machine code that the compiling process has left in the cache, if it could."""
+        """Load the machine code that the compiling process left in the cache, if it succeeded."""
         if self.compiler:
             self.compiler.wait()
         if distributor.is_cached():

@@ -1,9 +1,9 @@
-"""Say which cores each task gets, once the number of cores per task is known: CPU masks in, CPU masks out.
+"""Decide which cores each task gets, once the number of cores per task is known: CPU masks in, CPU masks out.
 
-The decision is the kernel's (`distribution_kernel` states the objective). Importing this module imports neither numpy
-nor numba; the kernel is compiled, or loaded from numba's cache, on first use. Set NUMBA_CACHE_DIR before that. Where
-numba is missing or cannot compile or cache, the same code runs as plain Python: correct, with a smaller budget, and
-some hundred times slower.
+The kernel makes the decision (`problem` states the objective). Importing this module imports neither numpy nor numba;
+the kernel is compiled, or loaded from numba's cache, on first use. Set NUMBA_CACHE_DIR before that. If numba is
+missing, or cannot compile or cache, the same code runs as plain Python: correct, with a smaller budget, and some
+hundred times slower.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def split_cores(cores: Sequence[Core]) -> tuple[Core, ...]:
 
 @functools.cache
 def kernel() -> Kernel:
-    """Compile the kernel, or load it from numba's cache, and return it; plain Python if that cannot be done."""
+    """Compile the kernel, or load it from numba's cache, and return it; return it as plain Python if that fails."""
     modules = [importlib.import_module(name) for name in MODULES]
     plain = [dict(vars(module)) for module in modules]
     try:
@@ -131,7 +131,7 @@ def kernel() -> Kernel:
 
 @contextlib.contextmanager
 def _only_one(modules: Sequence[ModuleType]) -> Iterator[None]:
-    """Let one process at a time fill a cache and mark it complete; those that waited find the work done."""
+    """Serialise the processes that fill a cache and mark it complete; a process that waited finds it complete."""
     mark = _mark(modules)
     if mark is None or mark.exists():
         yield
@@ -143,14 +143,14 @@ def _only_one(modules: Sequence[ModuleType]) -> Iterator[None]:
 
 
 def plain_kernel() -> Kernel:
-    """Return the kernel as plain Python, at once. Once `kernel` has been called it is what that returned."""
+    """Return the kernel as plain Python, at once; after a call of `kernel`, the kernel that this returned."""
     if kernel.cache_info().currsize:
         return kernel()
     return Kernel(importlib.import_module(MODULES[-1]).place, compiled=False, error="not compiled yet")
 
 
 def is_cached() -> bool:
-    """Say, without importing numba, whether `kernel` finds its machine code for this processor in numba's cache."""
+    """Return, without importing numba, whether its cache has the kernel's machine code for this processor."""
     mark = _mark([importlib.import_module(name) for name in MODULES])
     return mark is not None and mark.exists()
 
@@ -307,7 +307,7 @@ class Distributor:
 
     @property
     def compiled(self) -> bool:
-        """Whether the kernel is machine code (else plain Python, correct and slow)."""
+        """Whether the kernel is machine code (otherwise plain Python, correct and slow)."""
         return self.kernel.compiled
 
     @property
@@ -347,7 +347,7 @@ class Distributor:
         )
 
     def _held(self, ordered: Sequence[TaskRequest]) -> list[int] | Infeasible:
-        """Return the task of each unit today; of two that claim a unit a fixed one has it, else the first."""
+        """Return the task of each unit today; if two claim a unit, a fixed one has it, otherwise the first."""
         held = [-1] * len(self._cores)
         for demand, number in sorted(zip(ordered, itertools.count(), strict=False), key=lambda pair: not pair[0].fixed):
             units = set(map(self._unit.__getitem__, cpus(demand.current & self._known)))
@@ -363,10 +363,8 @@ class Distributor:
         wanted, there = sum(demand.cores for demand in ordered), len(self._cores)
         return Infeasible(f"{wanted} cores are wanted, but there are {there}") if wanted > there else held
 
-    def _answer(
-        self, ordered: Sequence[TaskRequest], assign: NDArray[Any], info: Sequence[int]
-    ) -> Placement | Infeasible:
-        """Turn the kernel's arrays into masks; a fixed task keeps its mask to the last CPU."""
+    def _answer(self, ordered: Sequence[TaskRequest], assign: NDArray[Any], info: Sequence[int]) -> Placement | Infeasible:
+        """Turn the kernel's arrays into masks; a fixed task keeps its exact mask."""
         from drom.agent.placement.kernel import problem as words
 
         if info[words.STATUS] != words.FEASIBLE:
@@ -381,7 +379,7 @@ class Distributor:
 
 
 def _by_job(demands: Sequence[TaskRequest]) -> list[TaskRequest]:
-    """Bring the tasks of each job together, in order of first appearance."""
+    """Sort the tasks by job, jobs in order of first appearance."""
     number: dict[Hashable, int] = {}
     for demand in demands:
         number.setdefault(demand.job, len(number))

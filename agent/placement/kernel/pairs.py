@@ -1,9 +1,9 @@
 """Divide the units of two leaves exactly: dynamic programming over the number of units in the first.
 
 `tb.jobs[q, i]` is the least cost of the first q jobs with i units in leaf a. A job may lie in a, in b or in both; for
-the last, its tasks are added one by one in `tb.tasks`. What lies elsewhere stays, and decides what a presence costs: a
+the last, its tasks are added one by one in `tb.tasks`. Units in other leaves stay, and affect the cost of a presence: a
 job already in the socket by another leaf pays nothing. So today's division is one of those compared, and the answer is
-never worse. The problem is stated in `distribution_kernel`.
+never worse. The problem is stated in `problem`.
 """
 
 # ruff: noqa: PLR0917 - compiled functions take their arguments by position

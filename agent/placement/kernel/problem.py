@@ -1,8 +1,7 @@
 """Decide which cores each task gets, once the number of cores per task is known: problem, greedy placements, bounds.
 
 Nothing here imports numba: `drom.agent.placement.kernel.distributor.kernel` compiles the functions of this module,
-`distribution_pairs`, `distribution_tree` and `distribution_search` in place; without numba the same functions run as
-they stand.
+`pairs`, `tree` and `search` in place; without numba the same functions run as plain Python.
 
 Constants
     u          unit (a whole core, or a hardware thread), in socket S(u) and in leaf D(u): a memory domain, or the part
@@ -58,7 +57,7 @@ INFINITE = 1 << 62
 
 
 class Problem(NamedTuple):
-    """What is given.
+    """The input of a placement.
 
     `cap` excludes fixed units; `first` delimits the tasks of each job; `weight` holds A, B, C, M and tie; `move[t]` is
     what a moved unit of task t costs, `tie[t, d]` what a unit in leaf d costs it by the tie-break.
@@ -129,7 +128,7 @@ def new_state(p: Problem) -> State:
 
 
 def put(p: Problem, st: State, t: int, d: int, k: int) -> None:
-    """Give task `t` `k` more units of leaf `d` (fewer, if negative)."""
+    """Give task `t` `k` more units of leaf `d` (fewer if negative)."""
     s = p.sock[d]
     st.x[t, d] += k
     st.load[s] += k
@@ -245,7 +244,7 @@ def top_fit(room: int, left: int) -> int:
 
 
 def greedy(p: Problem, st: State, order: Ints) -> None:
-    """Place what is not yet placed, job after job, each task where `best_leaf` says."""
+    """Place the rest, job after job, each task where `best_leaf` says."""
     held = np.zeros(p.sockets, np.int64)
     for q in range(order.size):
         j = order[q]
@@ -271,7 +270,7 @@ def greedy(p: Problem, st: State, order: Ints) -> None:
 
 
 def keep(p: Problem, st: State) -> None:
-    """Let every task keep what it has, as far as its count goes; it gives up its smallest leaves first."""
+    """Give every task the units it has, up to its count; it gives up those in its smallest leaves first."""
     for t in range(p.units.size):
         need = np.int64(0) if p.fixed[t] or p.fresh[t] else p.units[t]
         while need > 0:

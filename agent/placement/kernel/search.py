@@ -1,8 +1,7 @@
-"""The best placement within a budget, and the one entry point, `place`.
+"""The best placement within a budget, and the only entry point, `place`.
 
-Greedy seeds are improved by pairs of leaves (`distribution_pairs`), on machines with several memory domains in a socket
-by socket first; where that does not meet the bounds the tree is searched (`distribution_tree`). The problem is stated
-in `distribution_kernel`.
+Greedy seeds are improved by pairs of leaves (`pairs`), on machines with several memory domains in a socket by socket
+first; if that does not meet the bounds the tree is searched (`tree`). The problem is stated in `problem`.
 """
 
 # ruff: noqa: C901, PLR0917 - a call costs what ten lines do in compiled code, and takes its arguments by position
@@ -53,9 +52,9 @@ SEEDS = 5
 
 
 def seed(p: Problem, st: State, number: int) -> None:
-    """Lay out greedily: 0 keeping what is held; 1 established jobs first, 2 new ones first, 3 the largest first.
+    """Lay out greedily. `number`: 0 keeps what is held; 1 established jobs first, 2 new ones first, 3 largest first.
 
-    Seed 4 is blind to what is held today: where the others end with jobs cut in pieces, it packs them whole.
+    Seed 4 ignores what is held today: if the others split jobs, it packs them whole.
     """
     reset(p, st)
     if number == 0:
@@ -70,7 +69,7 @@ def seed(p: Problem, st: State, number: int) -> None:
 
 
 def keep_best(p: Problem, st: State, best: Ints, best_cost: int) -> int:
-    """Copy the placement to `best` if it costs less; return the cost of the best."""
+    """Copy the placement to `best` if it costs less; return the lowest cost."""
     cost = cost_of(p, st)
     if cost < best_cost:
         best[:] = st.x
@@ -78,9 +77,9 @@ def keep_best(p: Problem, st: State, best: Ints, best_cost: int) -> int:
 
 
 def improve(p: Problem, st: State, best: Ints, best_cost: int, bound: int, work: Ints) -> int:
-    """Try the greedy seeds, then improve each by pairs, the best first; return the cost of the best placement.
+    """Try the greedy seeds, then improve each by pairs, the best first; return the lowest cost.
 
-    It stops where the bound is met; a spent budget ends the improving only.
+    It stops when the bound is met; a spent budget ends only the improvement.
     """
     goal = bound // p.weight[M]
     costs = np.zeros(SEEDS, np.int64)
@@ -117,7 +116,7 @@ def by_socket(p: Problem) -> Problem:
 
 
 def from_sockets(p: Problem, st: State, best: Ints, work: Ints) -> int:
-    """Place by socket, then lay out each socket in leaves and improve; return the cost of that, left in `best`."""
+    """Place by socket, then lay out each socket in leaves and improve; return the cost of the result in `best`."""
     q = by_socket(p)
     by_s = new_state(q)
     y = np.zeros_like(q.cur)
@@ -271,7 +270,7 @@ def place(
 ) -> tuple[Int32s, Ints]:
     """Return the task of each unit (-1: free) and the row of figures indexed by STATUS, SHARING, ..., WORK.
 
-    Units are sorted by socket, then domain; tasks of a job stand together; `current[u]` is the task that has unit u
+    Units are sorted by socket, then domain; tasks of a job are adjacent; `current[u]` is the task that has unit u
     today, or -1.
     `budget` counts nodes of the search (256 inner steps of the dynamic programme take as long as one).
     """

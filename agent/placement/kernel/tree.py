@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search the placements depth-first within a budget.
+"""Depth-first search of the placements within a budget.
 
 One node of the search is one cell (task, leaf): how many units the task takes there, most first. A branch is cut when
-its cost and the bounds of what is to come reach the best known. Two symmetries are cut: equal tasks of one job take
-their units in order, and of equal sockets where nobody has anything today the next is used only after the one before.
-The problem is stated in `distribution_kernel`.
+its cost and the bounds of the rest reach the best known cost. Two symmetries are cut: equal tasks of one job take their
+units in order, and of equal sockets that no task has units in today the next is used only after the one before. The
+problem is stated in `problem`.
 """
 
 # ruff: noqa: C901, PLR0917 - a call costs what ten lines do in compiled code, and takes its arguments by position
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Tree(NamedTuple):
-    """What the search knows beforehand, by position in the order of tasks, and the choices on its path, by cell."""
+    """Values computed before the search, by position in the order of tasks, and the choices on its path, by cell."""
 
     order: Ints
     leaf: Ints
@@ -35,14 +35,14 @@ class Tree(NamedTuple):
 
 
 def is_same(p: Problem, t: int, u: int) -> bool:
-    """Tell whether two tasks are alike: same job, same count, same units per leaf today."""
+    """Return whether two tasks are alike: same job, same count, same units per leaf today."""
     if p.job[t] != p.job[u] or p.units[t] != p.units[u] or p.fresh[t] != p.fresh[u]:
         return False
     return np.array_equal(p.cur[t], p.cur[u])
 
 
 def find_twins(p: Problem, st: State, twin: Ints) -> None:
-    """Set `twin[0, d]` (`twin[1, d]`) to the next lower (higher) leaf alike: a socket as large, nobody's today."""
+    """Set `twin[0, d]` (`twin[1, d]`) to the next lower (higher) equal leaf: same socket size, unused today."""
     leaves = p.cap.size
     blank = np.ones(leaves, np.int64)
     for d in range(leaves):
@@ -104,7 +104,7 @@ def prepare_search(p: Problem, st: State, least: Ints, present: Ints) -> Tree:
 
 
 def missing(p: Problem, st: State, present: Ints, j: int) -> int:
-    """Return in how many more sockets job `j` will be, at least."""
+    """Return a lower bound of the number of further sockets of job `j`."""
     n = present[j]
     for s in range(p.sockets):
         if st.job_on[j, s] > 0:
@@ -126,7 +126,7 @@ def cell_cost(p: Problem, st: State, t: int, d: int, k: int) -> int:
 
 
 def cell_range(p: Problem, st: State, tree: Tree, pos: int, need: int) -> tuple[int, int]:
-    """Return the least and the most units that the task of cell `pos` may take there, `need` being what it lacks."""
+    """Return the fewest and most units that the task of cell `pos` may take there; `need` is what it lacks."""
     leaves = p.cap.size
     i, c = pos // leaves, pos % leaves
     t, d = tree.order[i], tree.leaf[i, c]
@@ -142,7 +142,7 @@ def cell_range(p: Problem, st: State, tree: Tree, pos: int, need: int) -> tuple[
 
 
 def to_come(p: Problem, st: State, tree: Tree, present: Ints, i: int, need: int, left: int) -> int:
-    """Return the least still to be paid: the rest of task number `i`, later tasks and jobs, less the unused sockets."""
+    """Return a lower bound of the cost to come: the rest of task `i`, later tasks and jobs, less unused sockets."""
     t = tree.order[i]
     cost = tree.later[i] if need == p.units[t] else tree.later[i + 1] + (p.weight[C] if need > 0 else 0)
     unused = 0

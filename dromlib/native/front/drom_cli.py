@@ -1,6 +1,6 @@
 #!python
 # SPDX-License-Identifier: Apache-2.0
-"""What the native command `drom` starts, in an isolated Python (-I), for every command but `drom run`."""
+"""The Python part of the native command `drom`: it runs, in isolated mode (-I), every command except `drom run`."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: INP001 - a step of the build, in a folder of C sources
-"""Hide the names of a library's versions, which GNU's linker makes symbols of: `hide_versions.py LIBRARY`.
+"""Hide the symbols that GNU's linker makes of a library's version names: `hide_versions.py LIBRARY`.
 
-A program may have a symbol of its own that is called so (VERSION is a likely one), and must find that.
+A program may have a symbol of its own with such a name (VERSION is a likely one), and must find that.
 """
 
 from __future__ import annotations

@@ -325,20 +325,22 @@ static PyObject *in_main_interpreter(PyObject *module, PyObject *nothing)
 }
 
 static PyMethodDef handle_methods[] = {
-    {"poll", poll, METH_NOARGS, "Count a malleability point; return None, or what `_take` returns when a grant is waiting."},
+    {"poll", poll, METH_NOARGS, "Count a malleability point; return the newest grant if it has not been taken yet, otherwise None.\n\n"
+     "A call without news takes some ten nanoseconds. Any thread may call it."},
     {"_take_raw", take, METH_NOARGS, "Return (epoch, CPUs, reason number, emulated) of the newest grant, or None."},
-    {"_wait_for_news", wait_for_news, METH_O, "Sleep until a grant is waiting (True) or so many seconds have passed."},
-    {"_acknowledge", acknowledge, METH_VARARGS, "Say that (epoch, number of CPUs) is in force; return 0 or an error number."},
-    {"progress", progress, METH_O, "Tell how much work is done, in a unit of the program's own: an integer from 0."},
-    {"_want", want, METH_VARARGS, "Tell the least and the most CPUs the program can use; 0: unsaid."},
-    {"close", close_handle, METH_NOARGS, "Leave the agent: from now on nothing changes. A thread in wait() returns."},
+    {"_wait_for_news", wait_for_news, METH_O, "Sleep until there is a grant (True), for at most the given seconds."},
+    {"_acknowledge", acknowledge, METH_VARARGS, "Report that (epoch, number of CPUs) is in force; return 0 or an error number."},
+    {"progress", progress, METH_O, "Report the work done so far, an integer from 0 in a unit of the program's own.\n\n"
+     "Raises TypeError for a value that is not an integer, OverflowError for one below 0 or above 64 bits."},
+    {"_want", want, METH_VARARGS, "Report the fewest and the most CPUs that the program can use; 0: unspecified."},
+    {"close", close_handle, METH_NOARGS, "Leave the agent: there are no further grants. A thread in wait() returns."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef handle_values[] = {
-    {"mode", get_mode, NULL, "How the process takes part: \"unmanaged\", \"responder\" or \"follower\".", NULL},
+    {"mode", get_mode, NULL, "The role of the process: \"unmanaged\", \"responder\" or \"follower\".", NULL},
     {"_place", get_place, NULL, "The agent's runtime directory and the index of the task's slot, or None.", NULL},
-    {"_retired", get_retired, NULL, "Whether the agent has gone, so that the next grant is asked of another one.", NULL},
+    {"_retired", get_retired, NULL, "Whether the agent has stopped: the next grant comes from its successor.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -347,7 +349,7 @@ static PyType_Slot handle_slots[] = {
     {Py_tp_dealloc, destroy},
     {Py_tp_methods, handle_methods},
     {Py_tp_getset, handle_values},
-    {Py_tp_doc, "A place at the agent: what `dromlib.Session` is made of."},
+    {Py_tp_doc, "A process's registration with the agent: the base of `dromlib.Session`."},
     {0, NULL},
 };
 
@@ -361,8 +363,8 @@ static PyType_Spec handle_spec = {
 static PyMethodDef functions[] = {
     {"bind_threads", bind_threads, METH_O, "Bind every thread of this process to the OS CPUs given. Raises OSError."},
     {"without_signals", without_signals, METH_VARARGS, "Call (function, *arguments) while this thread has all signals blocked."},
-    {"call_soon", call_soon, METH_O, "Call in the main thread between two of its instructions; False: too many calls are due."},
-    {"in_main_interpreter", in_main_interpreter, METH_NOARGS, "Say whether this is the interpreter that the process began with."},
+    {"call_soon", call_soon, METH_O, "Call in the main thread between two of its instructions; False if too many calls are pending."},
+    {"in_main_interpreter", in_main_interpreter, METH_NOARGS, "Return whether this is the main interpreter of the process."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: INP001, ANN202 - Python finds this by its name in a directory of its own; Python 2 has no annotations
-"""What Python loads first under `drom run`: it makes the program malleable, then does what Python would have done.
+"""The module that Python loads first under `drom run`: it makes the program malleable, then loads the hidden one.
 
-`drom-run` puts this file's directory in front of PYTHONPATH. Where that is another Python than the one that drom is
-installed for, dromlib is taken from beside it, and nothing else of that installation. Jobs run any Python, so this file
-is written for all of them from 2.7 on; one that is too old for dromlib loads its own sitecustomize and no more.
+`drom-run` puts this file's directory in front of PYTHONPATH. If that is another Python than the one that drom is
+installed for, dromlib is loaded from beside this directory, and nothing else of that installation. Jobs run any Python,
+so this file is written for all versions from 2.7 on; one that is too old for dromlib only loads its own sitecustomize.
 """
 
 import os
@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pat
 
 def _places():
     # type: () -> list[str]
-    """Return the folder beside this directory; in front of it that of the sources, where they are not installed."""
+    """Return the folder beside this directory, and before it that of the sources if they are not installed."""
     places = [os.path.dirname(_HERE)]  # noqa: PTH120
     try:
         with open(os.path.join(_HERE, "sources"), "rb") as file:  # noqa: PTH118
@@ -27,7 +27,7 @@ def _places():
 
 def _find_dromlib():
     # type: () -> bool
-    """Say whether dromlib can be imported; where it is not installed, load it from beside this directory."""
+    """Return whether dromlib can be imported; if it is not installed, load it from beside this directory."""
     from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
     if find_spec("dromlib"):
@@ -52,12 +52,12 @@ def _hand_over():
     except ImportError as error:
         sys.modules.setdefault("sitecustomize", this)
         if getattr(error, "name", "sitecustomize") != "sitecustomize":
-            raise  # Python reports what the user's own cannot import
+            raise  # Python reports what the user's module cannot import
 
 
 def _takes_handle():
     # type: () -> bool
-    """Say whether this Python can load a library of CPython's limited API; one without its lock cannot."""
+    """Return whether this Python can load a library of CPython's limited API; one without its lock cannot."""
     return sys.version_info >= (3, 10) and sys.implementation.name == "cpython" and "t" not in sys.abiflags
 
 
