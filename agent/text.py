@@ -149,8 +149,8 @@ def counted(number: float, noun: str) -> str:
 
 
 CORES_DIFFER = (
-    "Cores here differ in their CPUs: jobs get and share whole cores, and N CPUs are asked for as the cores that "
-    "surely have as many, so perhaps more."
+    "Cores here differ in their CPUs: jobs get and share whole cores, and a request of N CPUs means as many cores as "
+    "always have N, so perhaps more CPUs."
 )
 """Explains what a number of CPUs means where some cores have more hardware threads than others."""
 

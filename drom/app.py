@@ -99,7 +99,7 @@ def _main(
     context: typer.Context,
     *,
     _version: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     _help_alone(context)
@@ -153,13 +153,13 @@ def _failed(error: Exception) -> int | str:
         said = os_errors.NO_CURRENT_FOLDER if os_errors.lacks_current_folder(error) else str(error)
         return "\n".join(f"drom: {line}" for line in said.splitlines())
     if isinstance(error, MemoryError):
-        return "drom: There is not enough memory for what was asked: ask for less, or where there is more."
+        return "drom: There is not enough memory for this request: request less, or use a machine with more."
     if isinstance(error, OSError):
         if error.filename == os_errors.OUTPUT:
             os_errors.discard_output()
         return f"drom: {os_errors.sentence_of(error)}"
     what = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"drom: this is a fault of drom ({what}): report it, with what {DEBUG}=1 in the environment shows."
+    return f"drom: this is a fault of drom ({what}): report it, with the output under {DEBUG}=1."
 
 
 def _wrong_usage(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors

@@ -17,12 +17,13 @@ from drom.agent.system.unix_signals import ended_by_sigterm
 def bench(
     what: Annotated[
         str,
-        typer.Argument(metavar="node|openmp|resize-cost|faults|hostile|day|simulate|cluster", help="What to measure."),
+        typer.Argument(metavar="node|openmp|resize-cost|faults|hostile|day|simulate|cluster", help="The benchmark."),
     ] = "node",
-    runs: Annotated[int, typer.Option(help="Runs of each measurement of the node, or days.", min=5)] = 5,
+    runs: Annotated[int, typer.Option(help="Runs of each measurement; for day: days.", min=5)] = 5,
     cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
     log: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="simulate: a log, or a folder of them; else $DROM_WORKLOADS.")
+        Path | None,
+        typer.Option(metavar="PATH", help="simulate: a log, or a folder of logs; default: $DROM_WORKLOADS."),
     ] = None,
     json: AsJson = False,
 ) -> None:

@@ -58,7 +58,7 @@ def parse_shares(text: str) -> Shares:
         except ValueError:
             name = ""
         if name not in shares:
-            msg = f"{short(text)} does not say shares of jobs: write for example malleable=0.3,moldable=0.2."
+            msg = f"{short(text)} does not give shares of jobs: write for example malleable=0.3,moldable=0.2."
             raise WorkloadError(msg)
     return Shares(**shares)
 

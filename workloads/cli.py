@@ -21,12 +21,14 @@ app = typer.Typer(help="Make, inspect, filter, convert and draw workloads.", no_
 _PATIENCE_S = 2.0
 
 Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write: .swf, .csv, either with .gz.")]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .swf or .csv, either with .gz.")
+]
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="Nodes of the machine.")]
 Cores = Annotated[int, typer.Option("--cores", metavar="N", min=1, help="Cores of a node.")]
 RuleOptions = Annotated[
     list[str] | None,
-    typer.Option("--rule", metavar="NAME=CHOICE", help="Choose a cleaning rule, as overrun=keep."),
+    typer.Option("--rule", metavar="NAME=CHOICE", help="Choose a cleaning rule, such as overrun=keep."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same jobs.")]
@@ -71,7 +73,7 @@ def _machine(nodes: int | None, cores: int) -> Machine | None:
 
 @app.command()
 def info(log: Log, rule: RuleOptions = None, nodes: Nodes = None, cores: Cores = 1, json: AsJson = False) -> None:
-    """Show what is in a log, and what cleaning would do to it."""
+    """Show the contents of a log, and the effect of cleaning it."""
     from drom.workloads.cleaning import parse_rules
     from drom.workloads.summary import summary
 
@@ -110,7 +112,7 @@ def description(value: dict[str, Any]) -> list[str]:
     report = value["cleaning"]
     kept = f"keeps {report['jobs_out']:,} of {counted(report['jobs_in'], 'job')}:"
     if any(finding["choice"] == "refuse" for finding in report["findings"]):
-        kept = "refuses the log, unless another rule is chosen or it is corrected:"
+        kept = "rejects the log: choose another rule, or correct the log:"
     lines += ["", f"Cleaning {kept}"]
     lines += [f"  {finding['sentence']}" for finding in report["findings"]] or ["  nothing to clean"]
     return lines + [f"warning: {sentence}" for sentence in value["warnings"]]
@@ -130,22 +132,27 @@ def filter_logs(
     ] = None,
     jobs: Annotated[str | None, typer.Option(metavar="RANGES", help="Keep job numbers such as 415000-424999.")] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Keep jobs submitted from then on.")
+        str | None, typer.Option("--from", metavar="TIME", help="Keep jobs submitted at or after this time.")
     ] = None,
     to: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Keep jobs submitted before: seconds, or a date.")
+        str | None, typer.Option(metavar="TIME", help="Keep jobs submitted before this time: seconds, or a date.")
     ] = None,
-    first: Annotated[int | None, typer.Option(metavar="N", min=1, help="Keep the first N of what is left.")] = None,
-    shift: Annotated[bool, typer.Option("--shift", help="Let the first job come at 0.")] = False,
+    first: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Keep the first N of the remaining jobs.")
+    ] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="Shift the times so that the first job arrives at 0.")] = False,
     scale_arrivals: Annotated[
-        float, typer.Option(metavar="FACTOR", help="Multiply the times between arrivals; below 1 the load grows.")
+        float,
+        typer.Option(
+            metavar="FACTOR", help="Multiply the times between arrivals; a factor below 1 increases the load."
+        ),
     ] = 1.0,
     clean: Annotated[bool, typer.Option("--clean", help="Apply the cleaning rules at the end.")] = False,
     rule: RuleOptions = None,
     nodes: Nodes = None,
     cores: Cores = 1,
 ) -> None:
-    """Write the jobs of logs that meet all conditions; a comment says what was done."""
+    """Write the jobs of logs that meet all conditions; a comment lists the changes."""
     from drom.workloads import cleaning, selection
     from drom.workloads.where import matching
 
@@ -182,9 +189,14 @@ def filter_logs(
 @app.command()
 def convert(
     log: Log,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="What to write, by its name: .swf, .csv, or with .gz.")],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The file to write, in the format of its name: .swf or .csv, either with .gz."
+        ),
+    ],
 ) -> None:
-    """Write a log in another form: SWF or a table, plain or gzip."""
+    """Write a log in another format: SWF or a table, plain or gzip."""
     _write(_read(log), out)
 
 
@@ -212,10 +224,10 @@ def plot(
 def make(
     model: Annotated[str, typer.Argument(metavar="lublin|cirne-like|lomonosov", help="The model to draw jobs from.")],
     out: Out,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="How many jobs.")] = 1000,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="The number of jobs.")] = 1000,
     nodes: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Nodes of the machine.")] = 128,
     cores: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="Cores of a node; jobs have whole ones.")
+        int, typer.Option(metavar="N", min=1, max=1000, help="Cores of a node; jobs have whole cores.")
     ] = 1,
     seed: Seed = 1,
     load: Annotated[float | None, typer.Option(metavar="X", help="Stretch arrivals to this load, such as 0.8.")] = None,
@@ -230,7 +242,7 @@ def make(
     accuracy: Annotated[
         float, typer.Option(metavar="P", min=0, max=1, help="lomonosov: the share of exact requested times.")
     ] = 0.5,
-    mix: Annotated[bool, typer.Option("--mix", help="Give jobs the applications of the SD-Policy paper.")] = False,
+    mix: Annotated[bool, typer.Option("--mix", help="Assign the applications of the SD-Policy paper to jobs.")] = False,
 ) -> None:
     """Draw jobs from a model: Lublin and Feitelson with Tsafrir's estimates, Cirne-like, or Lomonosov-1."""
     from drom.workloads import making

@@ -102,7 +102,7 @@ def _too_much(terms: Iterable[float]) -> str:
     """Return a clause about a job's first term that is too large; empty if none is."""
     for value, (name, most) in zip(terms, _MOST.items(), strict=True):
         if value > most:
-            return f"a {name} of {value:,.0f} is more than a contract can have, {most:,}"
+            return f"a {name} of {value:,.0f} is above the most in a contract, {most:,}"
     return ""
 
 
@@ -128,9 +128,9 @@ def _fault(number: int, terms: list[int], at: Mapping[int, int], places: Mapping
     """Return the error in a line; empty for a valid one."""
     soft, hard, *_ = terms
     if number not in at:
-        return f"there is no job {number} among those simulated: leave the line out."
+        return f"there is no job {number} among those simulated: remove the line."
     if number in places:
-        return f"job {number} has a contract in {places[number]}: leave one of them out."
+        return f"job {number} has a contract in {places[number]}: remove one of them."
     if fault := _too_much(terms):
         return f"{fault}."
     if soft > hard:

@@ -60,7 +60,7 @@ def make(recipe: Recipe) -> Workload:
         raise WorkloadError(msg)
     for name, model in _MODEL_OF.items():
         if model != recipe.model and getattr(recipe, name) != getattr(Recipe(), name):
-            msg = f"{name} is for the model {model}: leave it out with {recipe.model}."
+            msg = f"{name} is for the model {model}: omit it with {recipe.model}."
             raise WorkloadError(msg)
     work = _MAKERS[recipe.model](recipe)
     if recipe.estimates == "exact":

@@ -30,7 +30,7 @@ def draw(workload: Workload, cleaned: Workload, processors: int, path: str | os.
     """
     target = Path(path)
     if target.suffix not in FORMATS:
-        msg = f"{target.name!r} is no picture: end the name in {' or '.join(FORMATS)}."
+        msg = f"{target.name!r} is not a picture: end the name in {' or '.join(FORMATS)}."
         raise WorkloadError(msg)
     name = Path(workload.source).name or "workload"
     figure = blank(13, 7.5, f"{name}: {len(workload):,} jobs")

@@ -76,7 +76,7 @@ def read_swf(path: str | os.PathLike[str], progress: Callable[[int], None] | Non
             column.resize(old + len(chunk.lines), refcheck=False)
             column[old:] = chunk.lines if i == COLUMNS else chunk.values[:, i]
     if not len(columns[0]):
-        msg = f"{path} holds no job: a line of the Standard Workload Format has {COLUMNS} numbers."
+        msg = f"{path} contains no job: a line of the Standard Workload Format has {COLUMNS} numbers."
         raise WorkloadError(msg)
     rounded = tuple((name, int(number)) for name, number in zip(NAMES, roundings, strict=True) if number)
     named = dict(zip((*NAMES, "lines"), columns, strict=True))

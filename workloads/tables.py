@@ -69,7 +69,7 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
         msg = f"{path} cannot be read as a table: {error}."
         raise WorkloadError(msg) from error
     if not rows:
-        msg = f"{path} holds no job: it has only a line of names."
+        msg = f"{path} contains no job: it has only a line of names."
         raise WorkloadError(msg)
     table = np.array(rows, dtype=np.int64)
     return make_workload({name: table[:, i] for i, name in enumerate(names)}, source=str(path))
@@ -84,7 +84,9 @@ def _text(path: str | os.PathLike[str]) -> IO[str]:
 def _check_names(names: list[str], path: str) -> None:
     strange = [name for name in names if name not in NAMES]
     if strange or len(set(names)) < len(names) or "submit" not in names:
-        fault = f"{short(strange[0])} is no field" if strange else "each field once, and submit among them, is needed"
+        fault = (
+            f"{short(strange[0])} is not a field" if strange else "each field must occur once, and submit among them"
+        )
         msg = f"{path}, line 1: {fault}: the fields are {', '.join(NAMES)}."
         raise WorkloadError(msg)
 

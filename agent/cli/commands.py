@@ -75,7 +75,7 @@ def _load(flags: dict[str, object]) -> tuple[dict[str, config.Setting], Path | N
 @agent_app.command()
 @with_config_options
 def agent(**flags: object) -> None:
-    """Manage the cores of this node until SIGTERM or Ctrl-C; SIGHUP reloads, SIGUSR1 leaves all to the next agent."""
+    """Manage the cores of this node until SIGTERM or Ctrl-C; SIGHUP reloads, SIGUSR1 hands over to the next agent."""
     sources = _sources(flags)
     startup.exec_agent(config.options_of(sources.load(os.environ)), sources)
 
@@ -83,11 +83,11 @@ def agent(**flags: object) -> None:
 @settings_app.command("check")
 def config_check(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Default: the file an agent would read.")
+        Path | None, typer.Argument(metavar="[FILE]", help="Default: the file that an agent would read.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Check a configuration file: print ok, or a sentence for each fault."""
+    """Check a configuration file: print "ok", or a sentence for each fault."""
     path = file or config.default_file(os.environ)
     faults: list[str] = []
     try:
@@ -106,21 +106,21 @@ def config_check(
 @settings_app.command("show")
 @with_config_options
 def config_show(json: AsJson = False, **flags: object) -> None:
-    """Show every option an agent would have here, its value, and where that is from."""
+    """Show every option of an agent on this node, its value, and the source of the value."""
     settings, file = _load(flags)
     output.settings(config.to_json(settings, file), as_json=json)
 
 
 @settings_app.command("reload")
 def config_reload(runtime_dir: RuntimeDir, json: AsJson = False) -> None:
-    """Have the agent read its configuration again: what can change does, what cannot is named."""
+    """Reload the configuration of the agent; options that cannot change while it runs are listed."""
     output.reloaded(client.order(runtime_dir, "reload"), as_json=json)
 
 
 @agent_app.command()
 @with_config_options
 def doctor(json: AsJson = False, **flags: object) -> None:
-    """Examine this node for an agent with these options: a line each, with what to do; exit 1 when something fails."""
+    """Check this node for an agent with these options: a line for each check, with the remedy; exit 1 if one fails."""
     from drom.agent.cli import doctor as examination
     from drom.agent.cli.doctor_checks import Finding
     from drom.agent.config.validation import conflicts
@@ -141,7 +141,7 @@ def doctor(json: AsJson = False, **flags: object) -> None:
 
 @agent_app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def run(context: typer.Context) -> None:
-    """Run a command on cores the agent grants: drom run [OPTIONS] -- CMD. See drom run --help."""
+    """Run a command on cores granted by the agent: drom run [OPTIONS] -- CMD. See drom run --help."""
     launch(context.args)
 
 
@@ -152,15 +152,17 @@ def topology(
     sysfs_root: SysfsRoot = Path("/"),
     json: AsJson = False,
 ) -> None:
-    """Show packages, NUMA nodes, cores and CPUs as the agent sees them."""
+    """Show packages, NUMA nodes, cores and CPUs as the agent detects them."""
     output.topology(find_machine(words, emulate, str(sysfs_root)), as_json=json)
 
 
 @agent_app.command()
 def flags(
-    prefix: Annotated[bool, typer.Option("--prefix", help="Print the folder of include/ and lib/ instead.")] = False,
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="Print the folder that contains include/ and lib/ instead.")
+    ] = False,
 ) -> None:
-    """Print the compiler flags of a program that uses drom.h: gcc mine.c $(drom flags)."""
+    """Print the compiler flags for a program that uses drom.h: gcc mine.c $(drom flags)."""
     library = native.library_path().parent
     if prefix:
         typer.echo(library.parent)

@@ -124,14 +124,14 @@ def _keys(options: Options) -> Finding:
     try:
         return Finding("keys", "ok", f"The keys of this node are in {startup.keys_of(options).folder}.")
     except ControlError as error:
-        return Finding("keys", "fail", f"Other nodes cannot be talked to: {error}")
+        return Finding("keys", "fail", f"Communication with other nodes is not possible: {error}")
 
 
 def _kernel_cache() -> Finding:
     if distributor.is_cached():
         return Finding("kernel cache", "ok", "The distribution kernel is compiled for this processor.")
-    text = "The distribution kernel is not compiled for this processor: an agent does that when it starts, in half a "
-    text += "minute beside its work; where the cache cannot be written, set NUMBA_CACHE_DIR."
+    text = "The distribution kernel is not compiled for this processor: an agent compiles it at its start, in half a "
+    text += "minute in the background; if the cache cannot be written, set NUMBA_CACHE_DIR."
     return Finding("kernel cache", "warn", text)
 
 

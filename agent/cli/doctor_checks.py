@@ -33,7 +33,7 @@ ACTORS = {
     "numad": "it moves programs between NUMA nodes: stop it on this node",
     "tuned": "its profiles may set affinity: check that the active one does not",
     "slurmd": "it binds job steps: give it other CPUs, or start programs with --cpu-bind=none",
-    "irqbalance": "it moves interrupts, not programs: nothing is to be done, or ban managed CPUs there",
+    "irqbalance": "it moves interrupts, not programs: no action is needed, or exclude managed CPUs from it",
 }
 """Other programs that act on CPUs, by the name of the process, with advice."""
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "pit")
@@ -63,7 +63,7 @@ def capabilities(proc: Path, uid: int) -> Finding:
     missing = [name for bit, name in CAPABILITIES.items() if not held >> bit & 1]
     if not missing:
         return Finding("capabilities", "ok", "An agent started here may bind programs of every user.")
-    what = "give the agent " + " and ".join(missing) if uid == 0 else "run it as root for everybody"
+    what = "give the agent " + " and ".join(missing) if uid == 0 else "run it as root to bind programs of all users"
     return Finding("capabilities", "warn", f"An agent started here may bind only programs of its own user: {what}.")
 
 
@@ -82,7 +82,7 @@ def delegation(root: Path, *, needed: bool) -> Finding:
         _, base = cpusets.find(root)
     except ControlError as error:
         if needed:
-            return Finding("cgroups", "fail", f"Tasks cannot be fenced in: {error}")
+            return Finding("cgroups", "fail", f"Tasks cannot have cpusets: {error}")
         return Finding("cgroups", "ok", "Affinity binds programs; control groups could not (--enforce cpuset).")
     return Finding("cgroups", "ok", f"Tasks can have control groups in {base} (--enforce cpuset).")
 
@@ -117,7 +117,7 @@ def claimed(file: Path, mask: int, own: int | None) -> Finding:
         f"{cpu_names(taken)} (pid {pid or '?'}{f' in {where}' if (where := runtime_dir_of(pid)) else ''})"
         for pid, taken in others.items()
     ]
-    return Finding("other agents", "warn", f"Others manage {', '.join(words)}: stop them, or use --reserved.")
+    return Finding("other agents", "warn", f"Other agents manage {', '.join(words)}: stop them, or use --reserved.")
 
 
 def competing_programs(proc: Path, shm: Path, etc: Path) -> list[Finding]:
@@ -133,7 +133,7 @@ def competing_programs(proc: Path, shm: Path, etc: Path) -> list[Finding]:
     setting = re.search(r"^\s*CPUAffinity\s*=\s*(\S.*)$", _text(etc / "systemd/system.conf"), re.MULTILINE)
     if setting:
         found.append(Finding("actors", "warn", f"systemd sets CPUAffinity={setting[1]}: set it for drom too."))
-    return found or [Finding("actors", "ok", "Nothing else that is known to move programs runs here.")]
+    return found or [Finding("actors", "ok", "No other program that is known to move programs runs on this node.")]
 
 
 def kernel_features() -> list[Finding]:
@@ -163,7 +163,7 @@ def kernel_features() -> list[Finding]:
 def futex(number: int | None = _FUTEX.get(platform.machine())) -> Finding:
     """Check whether a program may sleep on memory that it may only read; `number` is that of the system call."""
     if number is None:
-        text = f"Whether programs can sleep until a grant comes cannot be tried on {platform.machine()}."
+        text = f"Whether programs can sleep until a grant is published cannot be tested on {platform.machine()}."
         return Finding("futex", "warn", text)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -178,8 +178,8 @@ def futex(number: int | None = _FUTEX.get(platform.machine())) -> Finding:
     error = ctypes.get_errno()
     libc.munmap(page, mmap.PAGESIZE)
     if error == errno.EAGAIN:
-        return Finding("futex", "ok", "Programs can sleep until a grant comes.")
-    text = f"Programs cannot sleep on what they may only read ({os.strerror(error)}): let them poll for grants."
+        return Finding("futex", "ok", "Programs can sleep until a grant is published.")
+    text = f"Programs cannot sleep on read-only memory ({os.strerror(error)}): let them poll for grants."
     return Finding("futex", "warn", text)
 
 
@@ -194,7 +194,7 @@ def storage(path: Path, proc: Path) -> Finding:
     kind = next((kinds[str(folder)] for folder in (path, *path.parents) if str(folder) in kinds), "")
     if kind in _IN_MEMORY:
         return Finding("storage", "ok", f"{path} is in memory ({kind}).")
-    text = f"{path} is on {kind or 'an unknown file system'}, not in memory: what programs say is written to disk; "
+    text = f"{path} is on {kind or 'an unknown file system'}, not in memory: reports of programs are written to disk; "
     return Finding("storage", "warn", f"{text}choose a --runtime-dir on a tmpfs, such as below /dev/shm.")
 
 
@@ -202,7 +202,7 @@ def inotify(proc: Path) -> Finding:
     """Check the limit that may keep an agent from watching its mailboxes."""
     text = _text(proc / "sys/fs/inotify/max_user_instances").strip()
     if not text.isdecimal():
-        return Finding("inotify", "warn", "The kernel tells no limit of inotify: acknowledgements may be seen late.")
+        return Finding("inotify", "warn", "The limit of inotify is unknown: acknowledgements may be seen late.")
     if int(text) < 16:
         return Finding("inotify", "warn", f"fs.inotify.max_user_instances is {text}: raise it to 128.")
     return Finding("inotify", "ok", f"A user may have {text} inotify instances.")
@@ -232,7 +232,7 @@ def events_file(path: Path, uid: int) -> Finding:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         return Finding("events", "fail", f"{path.parent} cannot be written: choose another --events-file.")
     if path.exists() and not (path.is_file() and path.stat().st_uid == uid):
-        return Finding("events", "fail", f"{path} is no file of the agent's user: choose another --events-file.")
+        return Finding("events", "fail", f"{path} is not a file of the agent's user: choose another --events-file.")
     return Finding("events", "ok", f"Events can be kept in {path}.")
 
 
@@ -243,7 +243,7 @@ def spool(path: Path, uid: int) -> Finding:
         return Finding("spool", "fail", f"{path} belongs to another user: choose another --spool.")
     if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
         return Finding("spool", "fail", f"{at} cannot be written: choose a --spool that can.")
-    return Finding("spool", "ok", f"What is known of jobs can be kept in {path}.")
+    return Finding("spool", "ok", f"The data on jobs can be kept in {path}.")
 
 
 def bind_tcp(host: str, port: int) -> None:
@@ -270,9 +270,11 @@ def address(name: str, where: str, bind: Callable[[], None], *, taken: bool) -> 
         bind()
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            return Finding(name, "fail", f"Nobody can listen at {where} ({error.strerror}): choose another --{name}.")
+            return Finding(
+                name, "fail", f"The agent cannot listen at {where} ({error.strerror}): choose another --{name}."
+            )
         if not taken:
-            return Finding(name, "fail", f"Somebody else listens at {where}: choose another --{name}.")
+            return Finding(name, "fail", f"Another program listens at {where}: choose another --{name}.")
     return Finding(name, "ok", f"The agent can listen at {where}.")
 
 
@@ -280,8 +282,8 @@ def unguarded(found: Finding, host: str) -> Finding:
     """Return `found`, or a warning if metrics can then be read from other machines without authentication."""
     if found.state != "ok" or host == "localhost" or host.startswith("127.") or host == "::1":
         return found
-    what = f"Whoever reaches {host} reads the names of jobs and users"
-    text = f"{what}: use 127.0.0.1, or let a firewall admit Prometheus alone."
+    what = f"Anyone who reaches {host} can read the names of jobs and users"
+    text = f"{what}: use 127.0.0.1, or restrict access to Prometheus with a firewall."
     return Finding(found.name, "warn", text)
 
 
@@ -291,15 +293,17 @@ def service(root: Path, drom: str, *, starts_jobs: bool = False) -> Finding:
     If the agent `starts_jobs` as their users, the unit must permit that.
     """
     if not (root / "run/systemd/system").is_dir():
-        return Finding("service", "ok", "systemd does not run here: have the agent started at boot by what does.")
+        return Finding(
+            "service", "ok", "systemd does not run here: let this node's init system start the agent at boot."
+        )
     folders = [root / "etc/systemd/system", root / "usr/local/lib/systemd/system", root / "usr/lib/systemd/system"]
     unit = next((folder / UNIT for folder in folders if (folder / UNIT).exists()), None)
     if unit is None:
-        return Finding("service", "warn", f"There is no {UNIT}, so that nothing starts an agent at boot: install it.")
+        return Finding("service", "warn", f"There is no {UNIT}, so no agent starts at boot: install it.")
     settings = dict(re.findall(r"^(\w+)=(.*)$", _text(unit), re.MULTILINE))
     starts = settings.get("ExecStart", "").split(" ")[0]
     if os.path.realpath(starts) != os.path.realpath(drom):
-        return Finding("service", "warn", f"{unit} starts {starts}, and this is {drom}: write that there.")
+        return Finding("service", "warn", f"{unit} starts {starts}, and this is {drom}: correct its ExecStart.")
     wanted = {
         "Type": "notify",
         "RestartKillSignal": "SIGUSR1",
@@ -327,7 +331,7 @@ def clock(sys: Path) -> Finding:
     """Check the clock source of the kernel."""
     name = _text(sys / "devices/system/clocksource/clocksource0/current_clocksource").strip()
     if name in SLOW_CLOCKS:
-        return Finding("clock", "warn", f"The clock {name} is slow to read: let the kernel use tsc.")
+        return Finding("clock", "warn", f"The clock {name} is slow to read: set the kernel's clocksource to tsc.")
     return Finding("clock", "ok", f"The time comes from {name or 'a clock the kernel does not name'}.")
 
 
@@ -339,7 +343,7 @@ def unmanaged(load: Mapping[int, float]) -> Finding:
         advice = "reserve some CPUs for them, or start them with drom run"
         return Finding("load", "warn", f"Unmanaged programs keep all CPUs busy: {advice}.")
     if not busy:
-        return Finding("load", "ok", "No CPU is kept busy by programs that nobody manages.")
+        return Finding("load", "ok", "No unmanaged program keeps a CPU busy.")
     advice = "set avoid_load, reserve them, or start these programs with drom run"
     return Finding("load", "warn", f"Unmanaged programs keep {cpu_names(busy)} busy: {advice}.")
 
@@ -351,7 +355,7 @@ def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:
             "agent", "warn", f"No agent answers in {where}: start one with drom agent, or drom agent --observe."
         )
     if value.get("frozen_since"):
-        text = f"The agent in {where} is frozen since {value['frozen_since']}: remove the freeze file to go on."
+        text = f"The agent in {where} is frozen since {value['frozen_since']}: remove the freeze file to continue."
         return Finding("agent", "warn", text)
     if value.get("observe"):
         return Finding(

@@ -24,15 +24,17 @@ INTERVAL = 0.2
 
 def events(
     runtime_dir: RuntimeDir,
-    job: Annotated[str | None, typer.Option(metavar="NAME", help="Only what happened to this job.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Only events of this job.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not before: 90s, 10m, 2h, 1d ago, or 2026-11-21T19:50.")
+        str | None,
+        typer.Option(metavar="TIME", help="Only events since then: 90s, 10m, 2h or 1d ago, or 2026-11-21T19:50."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what happens, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue with new events, until Ctrl-C.")] = False,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="PATH", help="Default: where an agent would keep its events.")
+        Path | None,
+        typer.Option("--file", metavar="PATH", help="Default: the file in which an agent would keep its events."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON value for each event, one to a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON value for each event, one per line.")] = False,
 ) -> None:
     """Show what has happened on this node, under this agent and those before it."""
     try:
@@ -46,7 +48,7 @@ def events(
         if log.is_wanted(event, job, moment):
             output.event(event, as_json=json)
     if not found and path.stat().st_size:
-        raise event_log.EventLogError(f"there is no event in {path}: name a file that an agent keeps with --file.")
+        raise event_log.EventLogError(f"there is no event in {path}: name an agent's file of events with --file.")
 
 
 def _default(runtime_dir: Path) -> Path:

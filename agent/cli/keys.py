@@ -12,7 +12,7 @@ from drom.agent.cli import output
 from drom.agent.cli.orders import AsJson
 from drom.agent.control import keys
 
-keys_app = typer.Typer(help="Make and show the keys with which agents take orders from other nodes.")
+keys_app = typer.Typer(help="Make and show the keys for orders between nodes.")
 SCHEMA_VERSION = 1
 
 
@@ -25,7 +25,7 @@ Folder = Annotated[
     typer.Option(
         "--dir",
         metavar="DIR",
-        help="The folder of keys.",
+        help="The folder with the keys.",
         default_factory=_default_folder,
         show_default="/etc/drom/keys, or ~/.config/drom/keys",
     ),
@@ -42,17 +42,17 @@ def make(folder: Folder) -> None:
 
 @keys_app.command("trust")
 def trust(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The identity.key of the other side.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The node's name, or whose key it is.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file identity.key of the other node or user.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the node or of the key's owner.")],
     folder: Folder,
 ) -> None:
-    """Let the owner of a public key give orders here, or know an agent by it."""
+    """Trust a public key: its owner may give orders here, or it identifies an agent."""
     output.say(f"trusted: {keys.trust(keys.load(folder), file, name)}")
 
 
 @keys_app.command("show")
 def show(folder: Folder, json: AsJson = False) -> None:
-    """Check the keys and their modes; show our public key and who is trusted."""
+    """Check the keys and their modes; show the own public key and the trusted ones."""
     found = [{"name": name, "key": public.decode()} for public, name in keys.load(folder).peers().items()]
     if json:
         output.emit({"schema_version": SCHEMA_VERSION, "folder": str(folder), "keys": found})

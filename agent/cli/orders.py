@@ -66,7 +66,7 @@ RuntimeDir = Annotated[
     typer.Option(
         "--runtime-dir",
         metavar="DIR",
-        help="Where the agent keeps its files.",
+        help="The directory in which the agent keeps its files.",
         default_factory=default_runtime_dir,
         show_default="/run/drom",
     ),
@@ -90,7 +90,7 @@ def _job_names(context: typer.Context, incomplete: str) -> list[str]:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change; change nothing.")]
 
 
 def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -100,11 +100,15 @@ def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
         runtime_dir: RuntimeDir,
         remote: Annotated[
             str | None,
-            typer.Option(metavar="HOST:PORT", help="The agent of another node instead.", envvar="DROM_REMOTE"),
+            typer.Option(
+                metavar="HOST:PORT", help="Send the order to the agent of another node.", envvar="DROM_REMOTE"
+            ),
         ] = None,
         remote_keys: Annotated[
             Path | None,
-            typer.Option(metavar="DIR", help="Our keys; default: those of `drom keys`.", envvar="DROM_REMOTE_KEYS"),
+            typer.Option(
+                metavar="DIR", help="The folder with the keys; default: that of `drom keys`.", envvar="DROM_REMOTE_KEYS"
+            ),
         ] = None,
     ) -> Agent:
         folder = remote_keys or default_folder(os.environ, os.geteuid())
@@ -128,14 +132,14 @@ def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
 def ps(
     agent: Agent,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="SECONDS", help="With --watch: how often; 2 if unsaid.", min=0.1)
+        float | None, typer.Argument(metavar="SECONDS", help="With --watch: the interval; default: 2.", min=0.1)
     ] = None,
     json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat the list until Ctrl-C.")] = False,
 ) -> None:
-    """List the tasks of this node: whose they are, what they have, own and lend, and why."""
+    """List the tasks of this node: their users, the CPUs they have, own and lend, and the reasons."""
     if seconds is not None and not watch:
-        raise typer.BadParameter("SECONDS goes with --watch")
+        raise typer.BadParameter("SECONDS needs --watch")
     output.tasks(client.order(agent, "ps"), as_json=json)
     while watch:
         output.pause(seconds or 2)
@@ -148,10 +152,14 @@ def ps(
 @with_agent_options
 def top(
     agent: Agent,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture; so does what is no terminal.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Draw without colours; so does NO_COLOR.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one picture and exit; the default without a terminal.")
+    ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="Draw without colours; NO_COLOR in the environment does the same.")
+    ] = False,
 ) -> None:
-    """Show who has which core, what changes hands, and why; live, until q."""
+    """Show the job on each core and the reasons for changes; live, until q."""
     try:
         from drom.agent.cli import top_screen  # curses is left out of some builds of Python
     except ImportError as error:
@@ -172,7 +180,7 @@ def explain(
     agent: Agent,
     json: AsJson = False,
 ) -> None:
-    """Say in words why a job has the CPUs it has, or what it waits for."""
+    """Explain in sentences why a job has its CPUs, or what it waits for."""
     output.explanation(client.order(agent, "explain", job=job), as_json=json)
 
 
@@ -190,7 +198,7 @@ def set_cpus(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Give a task exactly these CPUs until told otherwise (drom resize JOB auto)."""
+    """Give a task exactly these CPUs until the next order (drom resize JOB auto ends it)."""
     _order(agent, "set", dry_run, json, job=job, cpus=format_cpulist(cpus))
 
 
@@ -203,20 +211,25 @@ def resize(
     cpus: Annotated[
         int,
         typer.Argument(
-            metavar="N|auto", help="CPUs to hold the job at; auto lets it go.", parser=reader(_number_or_auto)
+            metavar="N|auto", help="CPUs to hold the job at; auto ends the hold.", parser=reader(_number_or_auto)
         ),
     ],
     agent: Agent,
     for_: Annotated[
         int | None,
-        typer.Option("--for", metavar="TIME", help="Until then only: 90s, 10m, 2h, 1d.", parser=reader(parse_duration)),
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="End the hold after this time: 90s, 10m, 2h, 1d.",
+            parser=reader(parse_duration),
+        ),
     ] = None,
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Hold a job at a number of CPUs until told otherwise, or for a time."""
+    """Hold a job at a number of CPUs until the next order, or for a time."""
     if for_ is not None and not cpus:
-        raise typer.BadParameter("--for goes with a number of CPUs: `auto` has no end")
+        raise typer.BadParameter("--for needs a number of CPUs: `auto` has no end")
     _order(agent, "resize", dry_run, json, job=job, cpus=cpus or None, **({} if for_ is None else {"for": for_}))
 
 
@@ -225,21 +238,21 @@ def resize(
 def attach(
     pid: Annotated[
         int,
-        typer.Argument(metavar="PID", help="A process that runs already; what descends from it comes with it.", min=1),
+        typer.Argument(metavar="PID", help="A running process; its descendants come with it.", min=1),
     ],
     agent: Agent,
-    job: Annotated[str, typer.Option("--job", metavar="NAME", help="Name of the job; default: the program's.")] = "",
+    job: Annotated[
+        str, typer.Option("--job", metavar="NAME", help="Name of the job; default: that of the program.")
+    ] = "",
     cpus: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="CPUs it can use; default: all. Where cores differ: whole cores that surely have N.",
+            help="CPUs it can use; default: all. If cores differ: as many whole cores as always have N.",
             min=1,
         ),
     ] = None,
-    least: Annotated[
-        int | None, typer.Option("--min", metavar="N", help="CPUs below which it must not go.", min=1)
-    ] = None,
+    least: Annotated[int | None, typer.Option("--min", metavar="N", help="The fewest CPUs it may have.", min=1)] = None,
     job_class: Annotated[
         str, typer.Option("--class", metavar="C", help="malleable, moldable or rigid.", parser=reader(_class))
     ] = "malleable",
@@ -247,17 +260,17 @@ def attach(
         Layout | None,
         typer.Option(
             metavar="D",
-            help="compact, spread or per-socket=N; with ! after it, wait rather than make do.",
+            help="compact, spread or per-socket=N; with ! after it, wait until it is possible.",
             parser=reader(parse_layout),
         ),
     ] = None,
     mem: Annotated[
-        int | None, typer.Option(metavar="SIZE", help="Memory it needs, as 800M or 4G.", parser=reader(parse_size))
+        int | None, typer.Option(metavar="SIZE", help="Memory it needs, such as 800M or 4G.", parser=reader(parse_size))
     ] = None,
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Manage a process that runs already, and what descends from it, as a job."""
+    """Manage a running process and its descendants as a job."""
     fields = {
         "pid": pid,
         "job": job or None,
@@ -280,7 +293,7 @@ def release(
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Manage a job no longer: it runs on, with the affinity it came with."""
+    """Stop managing a job: it continues to run, with its original affinity."""
     _order(agent, "release", dry_run, json, job=job)
 
 

@@ -133,9 +133,9 @@ def _legend(cells: Sequence[node_map.Cell], together: int) -> str:
     words = {node_map.IDLE: "idle", node_map.LEFT_ALONE: "left alone", node_map.UNMANAGED: "not the agent's"}
     said = [f"{sign} {word}" for sign, word in words.items() if sign in signs]
     if any(sign.islower() for sign in signs):
-        said.append("small letter: comes or goes, not yet in force")
+        said.append("small letter: changing, not yet in force")
     if together > 1:
-        said.append(f"each sign: most of {together} neighbours")
+        said.append(f"each sign: the majority of {together} neighbours")
     return "   ".join(said)
 
 

@@ -59,7 +59,7 @@ def show(agent: Path | RemoteAddress, *, colour: bool) -> None:
         curses.setupterm()
     except curses.error as error:
         name = os.environ.get("TERM", "")
-        msg = f"this terminal (TERM={name}) cannot show a picture that moves: type drom top --once."
+        msg = f"this terminal (TERM={name}) cannot show a live picture: type drom top --once."
         raise ControlError(msg) from error
     curses.wrapper(lambda window: Screen(window, agent, view, colour=colour).run())
 
@@ -128,7 +128,7 @@ class Screen:
         try:
             view = _look(self._agent, self._view.numbers)
         except ControlError as error:
-            self._view = self._view._replace(trouble=f"This is how it was: {error}")
+            self._view = self._view._replace(trouble=f"The last known state: {error}")
             return
         counted = not isinstance(self._agent, RemoteAddress)
         self._view = view._replace(rate=len(self._changes) / RATE_OVER if counted else None)

@@ -9,7 +9,7 @@ from drom.agent.config.options import is_address
 def metrics_address(text: str) -> tuple[str, int]:
     """Return host and port of ADDRESS:PORT; without an address the host is this machine only. Raises ValueError."""
     if not is_address(text):
-        msg = f"{text} is no ADDRESS:PORT"
+        msg = f"{text} is not ADDRESS:PORT"
         raise ValueError(msg)
     host, _, port = text.rpartition(":")
     return host.strip("[]") or "127.0.0.1", int(port)

@@ -119,7 +119,7 @@ def _is_events_size(text: str) -> bool:
 
 
 _NAMES = Kind(tuple, "LIST", 'a list of names such as ["a", "b"]', all)
-_WORDS = Kind(str, "WORDS", 'synthetic words: write for example "pack:2 core:4 pu:2"', bool)
+_WORDS = Kind(str, "WORDS", 'a synthetic topology: write for example "pack:2 core:4 pu:2"', bool)
 _SHARE = _number(0, 1, "0..1", "a number from 0 to 1")
 _HOUR = _number(0, 3600, "SECONDS", "a number of seconds from 0 to 3600")
 _CAP = Kind(int, "N", f"a whole number from 0 to {1 << 20}", lambda n: 0 <= n <= 1 << 20)
@@ -138,162 +138,162 @@ class Options:
     runtime_dir: str = _option(
         "",
         Kind(str, "DIR", "a directory", lambda text: bool(text) and "\0" not in text),
-        "Where the agent keeps its files; programs look for it there, so no file can say it.",
+        "The directory of the agent's files; programs look for it there, so no configuration file can set it.",
         in_file=False,
     )
     topology: str | None = _option(None, _WORDS, "Lay a synthetic topology over real CPUs.", example="pack:2 core:1")
     emulate: str | None = _option(
-        None, _WORDS, "Manage synthetic CPUs: grant and tell, but set no affinity.", example="pack:2 core:8 pu:2"
+        None, _WORDS, "Manage synthetic CPUs: publish grants, but set no affinity.", example="pack:2 core:8 pu:2"
     )
     metrics: str | None = _option(
         None,
         Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 127.0.0.1:9464", is_address),
-        "Serve Prometheus metrics and a page there; port 0: one that is free, which the log tells.",
+        "Address for Prometheus metrics and a page; port 0: a free port, named in the log.",
         example="127.0.0.1:9464",
     )
-    grace: float = _option(1.0, _HOUR, "Time a program has to apply a grant itself.")
+    grace: float = _option(1.0, _HOUR, "Time within which a program must apply a grant itself.")
     sharing_factor: float = _option(
         0.5,
         _number(math.nextafter(0, 1), 1, "0..1", "above 0 and at most 1: 0.5 lets an arrival take half"),
-        "Share of a running job's cores that one arrival may take.",
+        "The most of a running job's cores that one arrival may take, as a fraction.",
     )
-    max_cpus_per_user: int = _option(0, _CAP, "CPUs all jobs of one user may have together; 0: no cap.")
-    max_min: int = _option(0, _CAP, "CPUs a job may insist on with --min; 0: no cap.")
-    max_rigid: int = _option(0, _CAP, "CPUs of a job that gives none back while it runs; 0: no cap.")
+    max_cpus_per_user: int = _option(0, _CAP, "The most CPUs of all jobs of one user together; 0: no cap.")
+    max_min: int = _option(0, _CAP, "The most CPUs that a job may require with --min; 0: no cap.")
+    max_rigid: int = _option(0, _CAP, "The most CPUs of a job that cannot shrink while it runs; 0: no cap.")
     spare_for_newcomers: int = _option(
         1,
         _CAP,
-        "CPUs that a user's third and later jobs leave to be lent to users who have none (not root's); 0: none.",
+        "CPUs that the third and later jobs of a user (not root) leave for users without jobs; 0: none.",
     )
     residence: float = _option(
         0.0,
         _number(0, 86400, "SECONDS", "a number of seconds from 0 to 86400"),
-        "Time for which a job that was resized does not grow again, unless an order says so.",
+        "Time after a resize in which a job does not grow again, except by an order.",
     )
     margin: float = _option(
         0.0,
         _SHARE,
-        "A growth by a smaller share of a job's cores waits, as long as the residence, for more to come free.",
+        "A growth by a smaller fraction of a job's cores waits, up to the residence, for more free cores.",
     )
     memory: str = _option(
         "auto",
         Kind(str, "SIZE", "auto, off or a size such as 64G", re.compile(r"auto|off|[1-9][0-9]{0,14}[KMGT]?").fullmatch),
-        "Memory that jobs may declare together (--mem): the machine's, not counted, or this much.",
+        "Memory that jobs may declare together (--mem): auto is the machine's, off does not count it.",
     )
     avoid_load: float = _option(
         0.0,
         _SHARE,
-        "Leave cores alone that unmanaged programs keep busier than the least loaded one by this share; 0: off.",
+        "Avoid cores that unmanaged programs keep busier than the least loaded core by this fraction; 0: off.",
     )
     avoid_after: float = _option(
         10.0,
         _HOUR,
-        "Time for which they must be so busy, or idle again, before that counts.",
+        "Time for which a core must be so busy before it is avoided, or idle before it is used again.",
     )
     capacity: int = _option(
         1024,
         Kind(int, "N", f"a whole number from 1 to {1 << 16}", lambda n: 1 <= n <= 1 << 16),
-        "Tasks the registry has room for.",
+        "The most tasks that the registry can hold.",
     )
     freeze_file: str | None = _option(
         None,
         _PATH,
-        "The kill switch: while this file exists nothing changes; unset it is `freeze` in the runtime directory.",
+        "The kill switch: while this file exists nothing changes; default: `freeze` in the runtime directory.",
         example="/run/drom/freeze",
     )
     unit: str = _option(
         "core",
         Kind(str, "UNIT", "core or thread", ("core", "thread").__contains__),
-        "What is handed out: whole cores, or hardware threads one by one.",
+        "The unit of grants: whole cores, or single hardware threads.",
     )
     enforce: str = _option(
         "affinity",
         Kind(str, "MEANS", "affinity or cpuset", ("affinity", "cpuset").__contains__),
-        "What binds programs: affinity, which they can undo, or also a control group for each task (cgroup v2).",
+        "How programs are bound: affinity, which they can undo, or also a control group per task (cgroup v2).",
     )
     distribution: str = _option(
         "default",
         Kind(
             str, "LAYOUT", "default, compact, spread or per-socket=N, each but the first with or without !", _is_layout
         ),
-        "Layout of jobs that ask for none.",
+        "Layout of jobs that request none.",
     )
     reserved: str = _option(
         "",
         Kind(str, "CPULIST", "a CPU list such as 0-1,8", _is_cpulist),
-        "CPUs whose cores are left to the system.",
+        "CPUs whose cores are left to the system and never managed.",
     )
     exclude_users: tuple[str, ...] = _option(
-        (), _NAMES, "Users, by name or number, whose programs the agent leaves alone."
+        (), _NAMES, "Users, by name or number, whose programs the agent does not manage."
     )
     exclude_programs: tuple[str, ...] = _option(
         (),
         _NAMES,
-        "Programs the agent leaves alone: names or paths, with * and ? as in the shell.",
+        "Programs that the agent does not manage: names or paths, with * and ? as in the shell.",
     )
     users_max_tasks: int = _option(
-        256, _CAP, "Tasks that one user may have registered, but root and the agent's own user; 0: no cap."
+        256, _CAP, "The most registered tasks of one user, except root and the agent's own user; 0: no cap."
     )
     users_masters: str | None = _option(
         None,
         Kind(str, "GROUP", "the name or number of a group", bool),
-        "Group whose members may give any order, beside root and the agent's own user.",
+        "Group whose members may give any order, like root and the agent's own user.",
         example="drom",
     )
     remote_listen: str | None = _option(
         None,
         Kind(str, "ADDRESS:PORT", "ADDRESS:PORT: write for example 0.0.0.0:9465", is_address),
-        "Take orders from other nodes there, of those whose keys are trusted (drom keys).",
+        "Address to listen on for orders from other nodes, by owners of trusted keys (drom keys).",
         example="0.0.0.0:9465",
     )
     remote_keys: str | None = _option(
-        None, _PATH, "The folder of keys; unset it is where `drom keys` makes them.", example="/etc/drom/keys"
+        None, _PATH, "The folder with the keys; default: that of `drom keys`.", example="/etc/drom/keys"
     )
     scheduler: str | None = _option(
         None,
         Kind(str, "ADDRESS", "tcp://HOST:PORT or ipc:///PATH", _is_endpoint),
-        "Start the jobs of the scheduler there.",
+        "Address of the scheduler whose jobs this agent starts.",
         example="tcp://127.0.0.1:9466",
     )
     node: str | None = _option(
         None,
         Kind(str, "NAME", "at most 64 letters, digits, . _ and -, a letter or digit first", re.compile(NODE).fullmatch),
-        "What the scheduler calls this node; unset it is the name of the host.",
+        "The scheduler's name for this node; default: the name of the host.",
         example="n1",
     )
     resources: tuple[str, ...] = _option(
         (),
         Kind(tuple, "LIST", 'a list of NAME=NUMBER such as ["gpu=2"]: letters, digits, . _ and -', _are_resources),
-        "Counted resources that jobs may ask the scheduler for.",
+        "Counted resources that jobs may request from the scheduler.",
     )
     features: tuple[str, ...] = _option(
         (),
         Kind(tuple, "LIST", 'a list of names such as ["bigmem"]: letters, digits, . _ and -', _are_features),
-        "What jobs may ask the scheduler that their nodes have.",
+        "Features of this node that jobs may require.",
     )
     spool: str | None = _option(
         None,
         _PATH,
-        "Where the agent keeps what it knows of the scheduler's jobs; unset it is /var/lib/drom/steward of the agent "
-        "in /run/drom, else `steward` in the runtime directory.",
+        "The folder of the agent's data on the scheduler's jobs; default: /var/lib/drom/steward for the agent "
+        "in /run/drom, otherwise `steward` in the runtime directory.",
         example="/var/lib/drom/spool",
     )
-    observe: bool = _option(False, _SWITCH, "Change no mask: only show what would be done.")
+    observe: bool = _option(False, _SWITCH, "Change no mask: only show what the agent would do.")
     log_format: str = _option(
         "logfmt",
         Kind(str, "FORMAT", "logfmt or json", ("logfmt", "json").__contains__),
-        "How events are written to stderr.",
+        "The format of events on stderr.",
     )
     events_file: str | None = _option(
         None,
         _PATH,
-        "Where events are kept for `drom events`; unset it is `events` in the runtime directory.",
+        "The file of events for `drom events`; default: `events` in the runtime directory.",
         example="/var/log/drom/events",
     )
     events_size: str = _option(
         "4M",
         Kind(str, "SIZE", "off or a size of at least 64K such as 4M", _is_events_size),
-        "Bytes that the events kept may take; off: none are kept.",
+        "The size limit of the stored events; off: no events are stored.",
     )
 
     @property

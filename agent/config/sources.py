@@ -96,7 +96,7 @@ def read_file(path: Path) -> File:
         data = b"" if path == Path(os.devnull) else read_plain(path, LARGEST)
         return parse_file(path, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        msg = f"{path} is not text in UTF-8: write it anew."
+        msg = f"{path} is not UTF-8 text: convert it."
         raise ConfigError(msg) from error
     except OSError as error:
         msg = f"cannot read the configuration {path}: {reason_of(error)}."
@@ -136,7 +136,7 @@ def _parsed(path: Path, text: str) -> File:
             file.faults.append(f"{where}: {_unknown(entry.path, list(by_path))}")
         elif not option.about.in_file:
             file.faults.append(
-                f"{where}: {entry.path} cannot be said in a file: use {option.flag} or {option.variable}."
+                f"{where}: {entry.path} cannot be set in a file: use {option.flag} or {option.variable}."
             )
         elif option.name in file.settings:  # in two tables of an array
             before = file.settings[option.name].origin.rpartition(":")[2]
@@ -151,7 +151,7 @@ def _parsed(path: Path, text: str) -> File:
 
 
 def _already_given(where: str, key: str, line: int | str) -> str:
-    return f"{where}: {key} is said in line {line} already: leave one of the two."
+    return f"{where}: {key} is set in line {line} already: remove one of the two."
 
 
 def _duplicate_key(text: str, last: int) -> tuple[str, int, int] | None:
@@ -170,7 +170,7 @@ def _unknown(path: str, known: list[str]) -> str:
     near = difflib.get_close_matches(path, known, 1, 0.6) or [
         name for name in known if name.rpartition(".")[2] == path.rpartition(".")[2]
     ]
-    advice = f"did you mean {near[0]}?" if near else "`drom config show` lists what there is."
+    advice = f"did you mean {near[0]}?" if near else "`drom config show` lists all options."
     return f"there is no option {path}: {advice}"
 
 
@@ -280,7 +280,7 @@ def to_json(settings: Mapping[str, Setting], file: Path | None) -> dict[str, obj
 
 def sample() -> str:
     """Return the text of a configuration file with all defaults."""
-    parts = ["# Configuration of drom agent: /etc/drom/drom.toml. Every line here says the default."]
+    parts = ["# Configuration of drom agent: /etc/drom/drom.toml. Every line here is the default."]
     for table in ("", *TABLES):
         keys = [_sample(option) for option in OPTIONS if option.table == table and option.about.in_file]
         parts += [f"[{table}]"] * bool(table and keys) + keys

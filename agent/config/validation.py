@@ -30,7 +30,7 @@ def conflicts(settings: Mapping[str, Setting]) -> Iterator[str]:
 def _of_machine(settings: Mapping[str, Setting]) -> Iterator[str]:
     topology, emulate = settings.get("topology"), settings.get("emulate")
     if topology and emulate:
-        yield f"{emulate.origin}: topology lays words over real CPUs and emulate over none: say one of them."
+        yield f"{emulate.origin}: topology and emulate exclude each other: set one of them."
         return
     try:
         machine = find_machine(_words(topology), _words(emulate))
@@ -59,10 +59,10 @@ def unknown(settings: Mapping[str, Setting]) -> Iterator[str]:
         users = settings["exclude_users"]
         assert isinstance(users.value, tuple)  # noqa: S101 - for the type checker
         for name in find_users(users.value)[1]:
-            yield f"{users.origin}: {name} is no user here: check exclude.users."
+            yield f"{users.origin}: {name} is not a user of this node: check exclude.users."
     if "scheduler" in settings and "observe" in settings and settings["observe"].value:
         where = settings["observe"].origin
-        yield f"{where}: an agent that only observes starts no jobs: leave out observe or scheduler."
+        yield f"{where}: an agent that only observes starts no jobs: omit observe or scheduler."
     if "users_masters" in settings and group_number(str(settings["users_masters"].value)) is None:
         masters = settings["users_masters"]
         yield f"{masters.origin}: there is no group {masters.value} here: check users.masters."

@@ -75,7 +75,9 @@ def _ask(runtime_dir: Path, message: bytes, server: Service, who: str) -> bytes 
         except TimeoutError:
             return None
         except OSError as error:
-            raise ControlError(f"{who} closed the connection: it has ended, or has too many: try again.") from error
+            raise ControlError(
+                f"{who} closed the connection: it has ended, or has too many connections: try again."
+            ) from error
 
 
 def _connected(runtime_dir: Path, server: Service) -> socket.socket:
@@ -94,7 +96,7 @@ def _connected(runtime_dir: Path, server: Service) -> socket.socket:
         raise ControlError(f"no {server.name} answers in {runtime_dir}: {start}") from error
 
 
-_ELSEWHERE = "say where your agent is with DROM_RUNTIME_DIR."
+_ELSEWHERE = "name the directory of your agent with DROM_RUNTIME_DIR."
 
 
 def _is_plain(data: bytes) -> bool:

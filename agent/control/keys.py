@@ -111,7 +111,7 @@ def load(folder: Path) -> Keys:
             _check(place, place.stat(), _PUBLIC_BITS)
     public, secret = _read(folder / SECRET, _SECRET_BITS)
     if not secret or zmq.curve_public(secret) != public:
-        raise KeysError(f"{folder / SECRET} holds no pair of keys: remove it and run `drom keys make` again.")
+        raise KeysError(f"{folder / SECRET} does not contain a pair of keys: remove it and run `drom keys make` again.")
     for path in _peer_files(folder):
         _read(path)
     return Keys(folder, public, secret)
@@ -160,7 +160,7 @@ class CurveAuthenticator:
                 try:
                     found, fault = keys.peers(), ""
                 except Exception as error:  # noqa: BLE001 - whatever it is, later peers must still be checked
-                    found, fault = {}, f"drom: nobody is let in while {keys.folder} cannot be read: {error}"
+                    found, fault = {}, f"drom: all connections are rejected while {keys.folder} cannot be read: {error}"
                 if fault and fault != self.fault:
                     sys.stderr.write(f"{fault}\n")
                 self.fault = fault
@@ -222,7 +222,7 @@ def _read(path: Path, forbidden: int | None = _PUBLIC_BITS) -> tuple[bytes, byte
         os.close(fd)
     found = {kind: value for kind, value in _KEY.findall(text) if _is_key(value)}
     if b"public" not in found:
-        raise KeysError(f"{path} holds no key: make keys with `drom keys make`, or copy the file again.")
+        raise KeysError(f"{path} does not contain a key: make keys with `drom keys make`, or copy the file again.")
     return found[b"public"], found.get(b"secret", b"")
 
 

@@ -76,12 +76,12 @@ def ask(connection: socket.socket, message: bytes) -> bytes:
     _send(connection, GREETING + frame(_READY, COMMAND) + frame(message))
     greeting = _read(connection, len(GREETING))
     if greeting[0] != GREETING[0] or greeting[10] < GREETING[10]:
-        raise ConnectionError("what listens there does not speak ZMTP 3")
+        raise ConnectionError("the program that listens there does not use ZMTP 3")
     while True:
         kind = _read(connection, 1)[0]
         length = int.from_bytes(_read(connection, 8 if kind & LONG else 1), "big")
         if length > LARGEST or kind & MORE:
-            raise ConnectionError("what listens there sends no answers")
+            raise ConnectionError("the program that listens there sends no answers")
         body = _read(connection, length)
         if not kind & COMMAND:
             return body
@@ -98,6 +98,6 @@ def _read(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         piece = connection.recv(min(size - len(data), 1 << 20))
         if not piece:
-            raise ConnectionResetError("the other side has hung up")
+            raise ConnectionResetError("the other side has closed the connection")
         data += piece
     return bytes(data)

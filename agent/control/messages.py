@@ -47,7 +47,7 @@ def request(name: str, longest: int = MAX_MESSAGE, **fields: Any) -> bytes:  # n
     """Return the bytes of an order. Raises `ControlError` if it is longer than `longest` bytes."""
     message = json.dumps({"protocol": PROTOCOL, "order": name, **fields}).encode()
     if len(message) > longest:
-        raise ControlError(f"an order is at most {longest >> 10} KiB long: give shorter words.")
+        raise ControlError(f"an order is at most {longest >> 10} KiB long: shorten it.")
     return message
 
 

@@ -82,7 +82,9 @@ class RemoteAddress:
         self._check(event, value, own, server)
 
     def _begin(self, sock: zmq.Socket[bytes]) -> None:
-        sentence = f"{self.address} is no address: write HOST:PORT, as node1:9465, with a port up to {LAST_PORT}."
+        sentence = (
+            f"{self.address} is not an address: write HOST:PORT, such as node1:9465, with a port up to {LAST_PORT}."
+        )
         if not _has_port(self.address):
             raise ControlError(sentence)
         try:
@@ -97,7 +99,7 @@ class RemoteAddress:
             raise ControlError(f"the {server.name} at {self.address} cannot check keys at present: {_AGAIN}")
         if event & _NOT_KNOWN:
             hint = f"let its administrator run `drom keys trust FILE NAME` with {own.folder / keys.PUBLIC}."
-            raise ControlError(f"the {server.name} at {self.address} does not know our key: {hint}")
+            raise ControlError(f"the {server.name} at {self.address} does not trust this key: {hint}")
         if event & _NOT_IT:
             raise ControlError(not_proven(self.address, own, self.host))
         if event & _ENDED:
@@ -111,19 +113,19 @@ _AGAIN = "try again in a moment."
 
 def not_proven(address: str, own: Keys, host: str) -> str:
     """Return the sentence for a server that does not have the key stored here."""
-    return f"what listens at {address} does not prove to be {host}, and nothing was sent to it: {_compare(own, host)}."
+    return f"the program at {address} did not prove to be {host}, and nothing was sent to it: {_compare(own, host)}."
 
 
 def not_let_in(address: str, own: Keys, host: str) -> str:
     """Return the sentence for a server that ended the connection before either side had proved a key."""
-    reason = f"{address} did not let the connection in, as when it has too many"
+    reason = f"{address} rejected the connection, perhaps because it has too many connections"
     return f"{reason}: {_AGAIN[:-1]}; if that does not help, {_compare(own, host)}."
 
 
 def _compare(own: Keys, host: str) -> str:
     if path := own.file_of(host):
         return f"ask its administrator whether the key in {path} is still its identity.key"
-    return f"ask its administrator for its identity.key, as none is kept for {host} in {own.folder / keys.PEERS}"
+    return f"ask its administrator for its identity.key, as there is none for {host} in {own.folder / keys.PEERS}"
 
 
 def _first_event(monitor: zmq.Socket[bytes], timeout_ms: int) -> tuple[int, int]:

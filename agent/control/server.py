@@ -188,7 +188,9 @@ def local_caller(frame: zmq.Frame) -> Caller:
         _, uid, _, pid = str(frame.get("Peer-Address")).rsplit(":", 3)
         return Caller(int(pid), int(uid))
     except (zmq.ZMQError, ValueError) as error:
-        raise ControlError("the kernel did not say who you are: use the ipc socket of this node.") from error
+        raise ControlError(
+            "the kernel did not identify the user of this connection: use the ipc socket of this node."
+        ) from error
 
 
 def remote_caller(frame: zmq.Frame) -> Caller:
@@ -199,4 +201,4 @@ def remote_caller(frame: zmq.Frame) -> Caller:
     with suppress(zmq.ZMQError):  # raised for a peer without a name
         if key := str(frame.get("User-Id")):
             return Caller(0, os.geteuid(), key)
-    raise ControlError("your key is known here no longer: have it trusted (drom keys trust), and connect again.")
+    raise ControlError("your key is no longer trusted: have it trusted again (drom keys trust), then reconnect.")

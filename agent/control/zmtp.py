@@ -100,7 +100,7 @@ class FrameReader(Connection):
             except BlockingIOError:
                 return None
             if not data:
-                raise ConnectionResetError("the other side has hung up")
+                raise ConnectionResetError("the other side has closed the connection")
             self._have += data
             self._begun = True
             if len(self._have) == self._wanted and (message := self._take()):

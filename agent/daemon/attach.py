@@ -50,7 +50,9 @@ class AttachChecker:
         `everybody`: processes of users other than `caller` are permitted too. Raises `ControlError` with a sentence.
         """
         if not caller.key and (caller.pid <= 0 or proc.namespaces(caller.pid) > 1):
-            raise ControlError("you are in another pid namespace than the agent: give the order outside of it.")
+            raise ControlError(
+                "you are in another pid namespace than the agent: give the order outside that namespace."
+            )
         start = proc.start_time(pid)
         pidfd = None if start is None else proc.open_pidfd(pid, start)
         if start is None or pidfd is None:
@@ -70,13 +72,16 @@ class AttachChecker:
             msg = f"{pid} is a thread of the kernel: attach a program."
             raise ControlError(msg)
         if pid == 1:
-            raise ControlError("process 1 is the parent of everything here: attach the programs that you mean.")
+            raise ControlError("process 1 is the parent of everything here: attach the programs themselves.")
         if not everybody and set(users) != {caller.uid}:
-            msg = f"process {pid} is another user's: only {self._masters} may attach it."
+            msg = f"process {pid} belongs to another user: only {self._masters} may attach it."
             raise ControlError(msg)
         uid = users[1]
         if os.geteuid() not in (0, *users):
-            msg = f"process {pid} is user {uid}'s, whom an agent of user {os.geteuid()} cannot bind: start one as root."
+            msg = (
+                f"process {pid} belongs to user {uid}, and an agent of user {os.geteuid()} cannot bind it: "
+                "start an agent as root."
+            )
             raise ControlError(msg)
         if proc.namespaces(pid) > 1:
             msg = f"process {pid} is in another pid namespace, as in a container: start an agent there."
@@ -93,14 +98,14 @@ class AttachChecker:
     def _check_kin(self, who: Identity) -> None:
         """Raise `ControlError` for the agent, its ancestors, and processes that are managed already."""
         if who.pid in [one.pid for one in proc.ancestry(self._me)]:
-            msg = f"process {who.pid} is the agent, or one that the agent descends from: attach a program below it."
+            msg = f"process {who.pid} is the agent or an ancestor of it: attach a descendant."
             raise ControlError(msg)
         task = self.task_above(who)
         if task and first_process(task) == who:
-            msg = f"process {who.pid} is managed already, as job {task.job}: see `drom explain {task.job}`."
+            msg = f"process {who.pid} is already managed as job {task.job}: see `drom explain {task.job}`."
             raise ControlError(msg)
         if task:
-            msg = f"process {who.pid} belongs to job {task.job} (pid {task.arrival.pid}), which is managed already."
+            msg = f"process {who.pid} belongs to job {task.job} (pid {task.arrival.pid}), which is already managed."
             raise ControlError(msg)
 
     def task_above(self, who: Identity) -> Task | None:

@@ -91,7 +91,7 @@ class ControlHandler:
 
     def _reload(self, caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         if not self._masters.include(caller):
-            msg = f"only {self._masters.described} may have the configuration read again."
+            msg = f"only {self._masters.described} may reload the configuration."
             raise ControlError(msg)
         return self._daemon.reload()
 
@@ -170,7 +170,7 @@ class ControlHandler:
         if task.started:
             return f"process {wanted.pid} is job {task.job} on {cpu_names(task.granted)}."
         why = self._node.why_waiting(task)
-        return f"process {wanted.pid} is job {task.job}, runs on where it was, and waits: {why}"
+        return f"process {wanted.pid} is job {task.job}, continues on its present CPUs, and waits: {why}"
 
     def _release(self, wanted: Release, caller: Caller) -> str:
         daemon = self._daemon
@@ -193,4 +193,4 @@ def _released(tasks: list[Task], *, given_back: bool) -> str:
     for task in tasks:
         cpus |= task.arrival.restore if task.started and given_back else 0
     where = f"may use {cpu_names(cpus)} again" if cpus else "runs where it is"
-    return f"{job} (pid {pids}) {where} and is managed no longer: jobs on these CPUs share them with it."
+    return f"{job} (pid {pids}) {where} and is no longer managed: jobs on these CPUs share them with it."

@@ -171,9 +171,9 @@ def _misfit(old: Registry, mask_bits: int, owner: Owner, usable: int) -> str:
         held |= record.masks["held"] | record.granted
     differs = old.header("flags") ^ owner.flags
     if differs & layout.HEADER_EMULATED:
-        return f"{old.path} was emulated or observed and is not now, or the other way round"
+        return f"{old.path} differs from this agent in emulate or observe"
     if differs & layout.HEADER_THREADS:
-        return f"{old.path} counts threads and this agent cores, or the other way round"
+        return f"{old.path} has another unit than this agent, cores or threads"
     if held & ~usable or mask_bits > old.mask_bits:
         return f"programs in {old.path} hold CPUs that this topology does not have"
     return ""

@@ -137,9 +137,9 @@ class RegistrationServer:
 
     def refusal(self, uid: int, has: int | None) -> bytes:
         """Return the reply to a process for which there is no room; see `drom.agent.system.connections.Handler`."""
-        sentence = "too many are at the door: try again in a moment."
+        sentence = "too many programs are registering: try again in a moment."
         if has is not None:
-            sentence = f"user {uid} has {has} programs at the door already: wait until some of them have started."
+            sentence = f"user {uid} has {has} programs registering already: wait until some of them have started."
         self._host.refused(sentence)
         return layout.pack_reply("refused", text=sentence)
 
@@ -172,12 +172,14 @@ class RegistrationServer:
         except (registration.BadRequest, Refused, MailboxError) as refusal:
             self.refuse(visit, str(refusal))
         except OSError as error:
-            self.refuse(visit, f"the agent cannot take you in now ({os.strerror(error.errno or 0)}): try again later.")
+            self.refuse(
+                visit, f"the agent cannot register this program now ({os.strerror(error.errno or 0)}): try again later."
+            )
 
     def _receive(self, visit: RegistrationConnection, data: bytes) -> None:
         peer = proc.peer_identity(visit.socket)
         if peer is None:
-            raise Refused("the kernel shows no process of yours to this agent: run it in the agent's pid namespace.")
+            raise Refused("the agent cannot see this process: run it in the agent's pid namespace.")
         try:
             self._host.handle_request(visit, registration.parse_request(data), peer)
         finally:

@@ -62,7 +62,7 @@ def exec_agent(options: Options, sources: Sources) -> None:
         os.execv(sys.executable, python_command.drom(SERVE, str(file), *shown))  # noqa: S606
     except OSError as error:
         python = sys.executable or "this Python"
-        msg = f"this user cannot run {python} ({error.strerror}): use one in a folder that is open to him."
+        msg = f"this user cannot run {python} ({error.strerror}): use one in a folder that this user may read."
         raise ControlError(msg) from error
 
 
@@ -88,11 +88,11 @@ def main(descriptor: str) -> None:
     try:
         run(find_machine(options.topology, options.emulate), options, Sources(**sources))
     except LoopError as error:
-        sys.stderr.write(failure(f"drom: the agent ends, and programs run on where they are: {error}") + "\n")
+        sys.stderr.write(failure(f"drom: the agent ends, and programs continue on their CPUs: {error}") + "\n")
         sys.exit(EXIT_STATUS)
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
-        sys.exit(failure(f"drom: the agent cannot go on: {what}{os.strerror(error.errno or 0)} ({place(error)})."))
+        sys.exit(failure(f"drom: the agent cannot continue: {what}{os.strerror(error.errno or 0)} ({place(error)})."))
     except (ControlError, TopologyError) as error:
         sys.exit(failure(f"drom: {error}"))
 
@@ -134,7 +134,7 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
     for warning in warnings_of(machine, unit, reserved):
         log("topology_unclear", reason=warning)
     for name in find_users(options.exclude_users)[1]:
-        log("user_unknown", reason=f"{name} is no user here: check exclude.users.")
+        log("user_unknown", reason=f"{name} is not a user of this node: check exclude.users.")
     masters = _masters(options)
     gate = _gate(options, log)
     settings = Settings(
@@ -198,7 +198,7 @@ def _membership(options: Options) -> Membership | None:
     if options.scheduler is None:
         return None
     if options.observe:
-        raise ControlError("an agent that only observes starts no jobs: leave out --observe or --scheduler.")
+        raise ControlError("an agent that only observes starts no jobs: omit --observe or --scheduler.")
     from drom.agent.execution import connection
     from drom.agent.execution.executor import Membership
 

@@ -11,8 +11,8 @@ from drom.agent.cli.orders import AsJson
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the picture goes.")] = Path("out"),
-    seconds: Annotated[float, typer.Option(help="How long the first program runs.")] = 12.0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the picture.")] = Path("out"),
+    seconds: Annotated[float, typer.Option(help="The run time of the first program.")] = 12.0,
     json: AsJson = False,
 ) -> None:
     """Watch two OpenMP programs share this machine."""

@@ -29,7 +29,7 @@ _STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 SURE = 3
 """Handshakes that fail in a row without a reason before keys are reported as the cause: a peer may have died."""
-NO_AGENTS = "users come in there, and no agents: give the address of the scheduler's --agents, or of its agents socket."
+NO_AGENTS = "this is the address for users, not agents: give that of the scheduler's --agents, or its agents socket."
 
 
 def host_of(address: str) -> str:
@@ -165,5 +165,5 @@ def _why_not(event: int, own: Keys, address: str) -> str:
     """Return a sentence on what a failed handshake means for the keys of both sides."""
     if event & _UNKNOWN:
         hint = f"run `drom keys trust FILE NODE` there with {own.folder / keys.PUBLIC}."
-        return f"the scheduler does not know our key: {hint}"
+        return f"the scheduler does not trust this node's key: {hint}"
     return (not_proven if event & _STRANGE else not_let_in)(address.removeprefix("tcp://"), own, host_of(address))

@@ -120,7 +120,7 @@ class JobExecutor(NoScheduler):
     def _kill_unknown(self, folder: spool.Folder) -> None:
         """End an attempt with an unreadable folder; the next Hello tells the scheduler that it is not here."""
         job = folder.path.name.partition(".")[0]
-        self._log("spool_unreadable", reason=f"{folder.path} cannot be read: what runs of job {job} is ended.")
+        self._log("spool_unreadable", reason=f"{folder.path} cannot be read: the processes of job {job} are ended.")
         self._supervisor.kill_attempt(folder, int(job))
 
     @property
@@ -342,7 +342,9 @@ class JobExecutor(NoScheduler):
         if job and job.reserved:
             self._host.actuator.execute(self._node.cancel(attempt.name, now))
         if attempt.status is None:
-            attempt.note = "its keeper on the node was killed, or the node was booted again: how it ended is not known."
+            attempt.note = (
+                "its supervisor on the node was killed, or the node was rebooted: its exit status is unknown."
+            )
         refused = attempt.status is not None and attempt.status.refused
         attempt.state = "refused" if refused else "ended"
         code = attempt.status.status if attempt.status else "unknown"
@@ -368,7 +370,7 @@ class JobExecutor(NoScheduler):
             attempt.survives = True
             states = [(pid, proc.read_stat(pid)) for pid in sorted(pids)[:MOST_NAMED]]
             shown = " ".join(f"{pid}:{stat.state}:{proc.command(pid)}" for pid, stat in states if stat)
-            reason = "SIGKILL does not end them: their cores are not free until they end, or the node is booted again."
+            reason = "SIGKILL does not end them: their cores are not free until they end, or the node is rebooted."
             about = {"job": attempt.name, "attempt": attempt.start.attempt, "processes": shown}
             self._log("job_kill_failed", **about, reason=reason)
         attempt.kill_at = now + (SELDOM if attempt.survives else AGAIN)
@@ -403,7 +405,7 @@ class JobExecutor(NoScheduler):
 
     def _order(self, attempt: Attempt, cores: int, now: float) -> None:
         if attempt.name not in self._node.jobs:
-            msg = f"job {attempt.name} found no place for its cores when the agent started."
+            msg = f"job {attempt.name} got no cores when the agent started: they do not fit."
             raise Refused(msg)
         self._host.actuator.execute(self._node.order(attempt.name, cores, now))
         attempt.cores = cores

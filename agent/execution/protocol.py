@@ -450,7 +450,7 @@ def _hello_error(hello: Mapping[str, object], error: MalformedError) -> HelloErr
 
 def other_version(version: int) -> str:
     """Return the answer of a scheduler to an agent of another protocol version."""
-    return f"this scheduler speaks protocol {PROTOCOL}, not {version}: install the same version."
+    return f"this scheduler uses protocol {PROTOCOL}, not {version}: install the same version."
 
 
 def to_agent(data: bytes) -> ToAgent:
@@ -471,7 +471,7 @@ def _open(data: bytes, kinds: Mapping[str, type]) -> tuple[type, dict[str, objec
         raise MalformedError("a message is one JSON object.")
     kind = value.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        msg = f"{str(kind)[:40]!r} is no kind of message here: there are {', '.join(kinds)}."
+        msg = f"{str(kind)[:40]!r} is not a kind of message: there are {', '.join(kinds)}."
         raise MalformedError(msg)
     return kinds[kind], value
 

@@ -100,7 +100,7 @@ class RemoteSteps:
         if attempt is None or not attempt.lives or request.uid != attempt.start.uid:
             self._answer(request.number, f"1 no job {request.job} of yours runs on {self._place.node}.")
         elif request.host not in (self._place.node, *attempt.start.nodes):
-            self._answer(request.number, f"1 {request.host} is no node of job {request.job}.")
+            self._answer(request.number, f"1 {request.host} is not a node of job {request.job}.")
         else:
             self._ask(request)
 
@@ -148,10 +148,10 @@ class RemoteSteps:
     def lost(self, body: dict[str, Any]) -> None:
         """Answer the request in `body`, which could not be delivered to another node of its job."""
         if isinstance(number := body.get("step") or body.get("end"), str):
-            self._answer(number, "1 the job is on no such node any more.")
+            self._answer(number, "1 the job is no longer on this node.")
 
     def _begin(self, attempt: Attempt, sender: str, text: dict[str, str]) -> None:
-        answer = "1 the job does not run there any more."
+        answer = "1 the job no longer runs there."
         if attempt.state in ("starting", "running"):
             try:
                 self.steps.begin(attempt, text["step"], sender, text.get("command", ""), text.get("folder", "/"))

@@ -178,7 +178,7 @@ class Spool:
                 msg = f"{path} belongs to another user: choose another --spool."
                 raise SpoolError(msg)
             if others := [one.name for one in path.iterdir() if not _is_attempt(one)]:
-                msg = f"{path} has something else in it, {others[0]}: choose a --spool of its own."
+                msg = f"{path} contains other files, such as {others[0]}: choose an empty folder with --spool."
                 raise SpoolError(msg)
             path.chmod(0o700)  # environments are in it
             lock = _lock(path)

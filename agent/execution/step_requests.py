@@ -130,7 +130,10 @@ class StepRequestServer:
         if request is None or request.number in self._waiting:
             self._callers.close(connection)
         elif not self._callers.has_room(connection.uid, len(data)):
-            self._answer(connection, f"1 the commands of user {connection.uid} are too long together: wait for others.")
+            self._answer(
+                connection,
+                f"1 the waiting commands of user {connection.uid} are too long together: wait until some have started.",
+            )
         else:
             connection.asks(request, len(data))
             self._callers.hold(connection)

@@ -70,11 +70,11 @@ def parse_request(data: bytes) -> Request:
         raise BadRequest(msg)
     f = {name: REQUEST.read(data, name) for name, field in REQUEST.fields.items() if field.kind != "char"}
     if f["magic"] != layout.DOOR_MAGIC or f["protocol"] != layout.PROTOCOL_VERSION:
-        msg = f"this agent speaks protocol {layout.PROTOCOL_VERSION} at its door: {UPDATE}"
+        msg = f"this agent uses registration protocol {layout.PROTOCOL_VERSION}: {UPDATE}"
         raise BadRequest(msg)
     known = 0 < f["kind"] < len(KNOCKS) and f["job_class"] < len(CLASSES) and f["distribution"] < len(KINDS)
     if not known or (KINDS[f["distribution"]] == "per_socket") != (f["per_socket"] > 0):
-        msg = f"the request names no kind, class or distribution that this agent knows: {UPDATE}"
+        msg = f"the request has an unknown kind, class or distribution: {UPDATE}"
         raise BadRequest(msg)
     if max(f[name] for name in ("max_cpus", "min_cpus", "local_size", "local_rank", "per_socket")) > MAX_CPUS:
         msg = f"a count in the request is above {MAX_CPUS}: check --cpus, --min and the launcher's variables."

@@ -417,7 +417,7 @@ def _fault(memory: memoryview, size: int) -> str:
     version = HEADER.read(memory, "layout_version")
     if version != layout.LAYOUT_VERSION:
         made = f"its layout is version {version}, this agent writes version {layout.LAYOUT_VERSION}"
-        return f"{made} (run the drom that made it and stop that, so that its programs run on unmanaged)"
+        return f"{made} (run the drom that made it and stop that, so that its programs continue unmanaged)"
     bits, capacity = HEADER.read(memory, "mask_bits"), HEADER.read(memory, "capacity")
     fits = (
         HEADER.read(memory, "slot_size") == layout.slot_size(bits)

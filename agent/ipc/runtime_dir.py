@@ -157,7 +157,7 @@ def _check_files(path: Path, folder: int) -> None:
         raise RuntimeDirError(msg)
     for name in SOCKETS:
         if name in names and not stat.S_ISSOCK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            msg = f"{path / name} is no socket of an agent: move it away, or choose another --runtime-dir."
+            msg = f"{path / name} is not a socket of an agent: move it away, or choose another --runtime-dir."
             raise RuntimeDirError(msg)
 
 

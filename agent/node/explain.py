@@ -49,7 +49,7 @@ def explain(
     """
     job = node.jobs.get(name)
     if job is None:
-        msg = f"no job is called {name[:60]}: see `drom ps`."
+        msg = f"there is no job {name[:60]}: see `drom ps`."
         raise Refused(msg)
     found = [Sentence("asked", _asked(node, job, user))]
     if not job.reserved:

@@ -104,7 +104,7 @@ def parse(order: dict[str, Any]) -> Order:
             return Release(_text(order, "job", "release takes a job name or pid"))
     except (CpuListError, WordError) as error:
         raise ControlError(str(error)) from error
-    msg = f"this agent knows no order {clean_name(name[:40])!r}: use the drom command of this version."
+    msg = f"this agent has no order {clean_name(name[:40])!r}: use the drom command of this version."
     raise ControlError(msg)
 
 
@@ -121,7 +121,7 @@ def _resize(order: dict[str, Any]) -> Resize:
     if seconds is None:
         return Resize(job, cpus, None)
     if type(seconds) not in (int, float) or not 0 < seconds <= LONGEST or cpus is None:
-        raise ControlError("--for takes seconds, up to a year, and goes with a number of CPUs: `auto` has no end.")
+        raise ControlError("--for takes seconds, up to a year, and needs a number of CPUs: `auto` has no end.")
     return Resize(job, cpus, float(seconds))
 
 
@@ -188,7 +188,7 @@ def check_right(order: Order, caller: Caller, node: Node, *, master: bool, maste
     tasks = tasks_named(node, what)
     job = node.jobs[tasks[0].job]
     if any(task.arrival.uid != caller.uid for task in tasks):
-        msg = f"job {job.name} is another user's: only {masters} may change it."
+        msg = f"job {job.name} belongs to another user: only {masters} may change it."
         raise ControlError(msg)
     if isinstance(order, Release):
         return
@@ -197,7 +197,7 @@ def check_right(order: Order, caller: Caller, node: Node, *, master: bool, maste
         raise ControlError(msg)
     ordered = job.hold is not None or job.pinned
     if ordered and job.hold_by != caller.uid:
-        msg = f"job {job.name} is under an order that somebody else gave: only {masters} may change it."
+        msg = f"job {job.name} is under an order of another user: only {masters} may change it."
         raise ControlError(msg)
     has = job.planned.bit_count()
     if order.cpus is not None and order.cpus > has:
@@ -214,7 +214,7 @@ def tasks_named(node: Node, what: str) -> list[Task]:
     job = node.jobs.get(what)
     tasks = job.present if job else [task for task in node.tasks.values() if what == str(task.arrival.pid)]
     if not tasks:
-        msg = f"no job or pid is called {clean_name(what[:60])}: see `drom ps`."
+        msg = f"there is no job or pid {clean_name(what[:60])}: see `drom ps`."
         raise ControlError(msg)
     return tasks
 

@@ -66,7 +66,7 @@ class Plan(PlanTransaction):
         """Return the job of that name if it has cores. Raises `Refused` if there is none."""
         job = self.jobs.get(name)
         if job is None:
-            msg = f"no job is called {name}: see `drom ps`."
+            msg = f"there is no job {name}: see `drom ps`."
             raise Refused(msg)
         if not job.cores:
             msg = f"job {name} still waits for its first cores: it can be resized once it runs."
@@ -81,7 +81,7 @@ class Plan(PlanTransaction):
             needs = self.cores.amount(job.cores if job.frozen else job.task_min * len(job.ranks))
             return (
                 f"{cpus_are(lost)} gone, and there is no room elsewhere for the {needs} that job "
-                f"{job.name} needs: it runs where the kernel lets it."
+                f"{job.name} needs: the kernel chooses its CPUs."
             )
         if job.frozen:
             return f"job {job.name} is {job.job_class}: it keeps its cores until it ends."
@@ -186,7 +186,7 @@ class Plan(PlanTransaction):
             return "others arrived before it."
         has = {user: sum(view.cores for view in self.running() if view.user == user) for user in (first.user, job.user)}
         fewer = has[first.user] < has[job.user]
-        return "users who have fewer CPUs come first." if fewer else "users take turns: a job of another one is next."
+        return "users who have fewer CPUs come first." if fewer else "users take turns: a job of another user is next."
 
     def _admit(self, job: Job, now: float) -> Wait | None:
         """Admit a job, with fewer cores if strict layouts leave no room for more; return why if it has to wait."""
@@ -213,7 +213,7 @@ class Plan(PlanTransaction):
             return beyond
         counts = fair_share.admit(new, self.running(), self.total(), self.rules.sharing_factor, cap, told=self.cores)
         if not isinstance(counts, Wait) and self._takes_the_last(new, counts):
-            return Wait("the last CPUs that running jobs can lend are kept for users who run nothing here.", "user")
+            return Wait("the last CPUs that running jobs can lend are kept for users without running jobs.", "user")
         return counts
 
     def _takes_the_last(self, new: JobCores, counts: Mapping[str, int]) -> bool:
@@ -475,7 +475,7 @@ class Plan(PlanTransaction):
         total = self.total(job.targets[task.rank])
         counts = fair_share.hold(job.name, self.cores.count(mask) + rest, self.running(), total, self.cores)
         if isinstance(counts, Wait):
-            raise Refused(f"these CPUs cannot be had: {counts.reason}")
+            raise Refused(f"these CPUs are not available: {counts.reason}")
         self._replan(counts, "order", now, {(job.name, task.rank): mask})
         job.hold, job.hold_until, job.hold_by = None, None, self.event.by
         self.hand_out(now, "order")

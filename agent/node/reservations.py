@@ -30,7 +30,7 @@ class Reservations(Grants):
     def reserve(self, wanted: Reservation, now: float) -> list[Action]:
         """Give a job of a scheduler its cores from now on. Raises `Refused` with nothing changed."""
         if wanted.name in self.jobs:
-            msg = f"{wanted.name} is here already: one attempt of a job at a time."
+            msg = f"{wanted.name} is already on this node: it takes one attempt of a job at a time."
             raise Refused(msg)
         self._refuse_when_frozen()
         self._reserve(wanted, now)
@@ -83,7 +83,7 @@ class Reservations(Grants):
     def _refuse_reserved(self, name: str) -> None:
         job = self.jobs.get(name)
         if job and job.reserved:
-            msg = f"job {name} is a scheduler's: only that resizes or releases it."
+            msg = f"job {name} belongs to a scheduler: only that may resize or release it."
             raise Refused(msg)
 
     def _reserve(self, wanted: Reservation, now: float) -> None:
@@ -179,9 +179,7 @@ class Reservations(Grants):
             raise Refused(msg)
         if ranks.keys() != job.ranks.keys():
             if job.frozen:
-                msg = (
-                    f"job {job.name} is {job.job_class}, and its tasks have its cores: start the next ones after them."
-                )
+                msg = f"job {job.name} is {job.job_class}, and its tasks hold its cores: start more once they end."
                 raise Refused(msg)
             self._share_among(job, ranks)
         job.first = first

@@ -171,21 +171,21 @@ def _lock(path: Path) -> int:
 
 def _check_private(path: Path, about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-        raise OSError(errno.EPERM, f"{path} is no file of this user alone")
+        raise OSError(errno.EPERM, f"{path} is not a file of this user alone")
 
 
 def _claim(file: int) -> int:
     """Check that a file belongs to this user, and make it readable for all; return its size (bytes)."""
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-        raise OSError(errno.EPERM, "it is no file of this user")
+        raise OSError(errno.EPERM, "it is not a file of this user")
     os.fchmod(file, 0o644)
     return about.st_size
 
 
 def _reason(error: OSError) -> str:
     if error.errno == errno.EAGAIN:
-        return "another agent keeps its own there"
+        return "another agent uses this file"
     return error.strerror or str(error)
 
 

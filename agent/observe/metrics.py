@@ -57,7 +57,7 @@ class NodeCollector:
     def _seconds(self, snap: NodeSummary) -> Metric:
         from prometheus_client.core import CounterMetricFamily
 
-        text = "Seconds that the managed CPUs of a socket were busy or idle, whoever used them."
+        text = "Seconds that the managed CPUs of a socket were busy or idle, with any program."
         family = CounterMetricFamily("drom_cpu_seconds", text, labels=["socket", "state"])
         masks: dict[int, int] = {}
         for core in snap.cores:
@@ -104,12 +104,12 @@ def _cpus(snap: NodeSummary) -> Iterator[Metric]:
         tasks.add_metric([state], snap.states.get(state, 0))
     yield tasks
     load = GaugeMetricFamily(
-        "drom_cpu_unmanaged_ratio", "What unmanaged programs take of a CPU, where avoid_load is set.", labels=["cpu"]
+        "drom_cpu_unmanaged_ratio", "The load of unmanaged programs on a CPU, if avoid_load is set.", labels=["cpu"]
     )
     for cpu, share in snap.unmanaged:
         load.add_metric([str(cpu)], share)
     yield load
-    yield GaugeMetricFamily("drom_frozen", "1 while the kill switch keeps everything as it is.", value=int(snap.frozen))
+    yield GaugeMetricFamily("drom_frozen", "1 while the kill switch stops all changes.", value=int(snap.frozen))
 
 
 def _jobs(snap: NodeSummary) -> Iterator[Series]:
@@ -119,7 +119,7 @@ def _jobs(snap: NodeSummary) -> Iterator[Series]:
     text = "CPUs a job holds on a socket, where it holds any."
     yield Series(GaugeMetricFamily, "drom_job_cpus", text, ["job_name", "socket"], rows)
     for name, text in (
-        ("target", "the plan wants a job to have"),
+        ("target", "the plan gives a job"),
         ("min", "a job keeps at least"),
         ("max", "a job can use"),
     ):
@@ -148,7 +148,7 @@ def _counts(agent: AgentView) -> Iterator[Metric]:
     for (action, outcome), count in sorted(counters.changes.items()):
         changes.add_metric([action, outcome], count)
     yield changes
-    reaped = CounterMetricFamily("drom_reaped_tasks", "Tasks whose cores came back, by reason.", labels=["reason"])
+    reaped = CounterMetricFamily("drom_reaped_tasks", "Tasks whose cores were returned, by reason.", labels=["reason"])
     for reason in ("exited", "left", "released"):
         reaped.add_metric([reason], counters.reaped[reason])
     yield reaped
@@ -159,7 +159,7 @@ def _counts(agent: AgentView) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "drom_repaired_threads",
-        "Threads moved back whose masks somebody had rewritten.",
+        "Threads moved back whose masks another program had changed.",
         value=counters.repairs,
     )
     yield CounterMetricFamily("drom_refusals", "Requests of programs that were refused.", value=counters.refusals)

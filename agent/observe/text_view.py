@@ -26,7 +26,7 @@ def parse_since(text: str, now: datetime) -> str:
         try:
             moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
         except (ValueError, OverflowError) as error:
-            msg = f"{text[:40]!r} is no time: write how long ago, as 10m or 2h, or a moment, as 2026-11-21T19:50."
+            msg = f"{text[:40]!r} is not a time: write a span such as 10m or 2h, or a date such as 2026-11-21T19:50."
             raise WordError(msg) from error
     return iso(moment.timestamp(), "milliseconds")
 

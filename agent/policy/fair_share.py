@@ -238,7 +238,7 @@ def hold(
     loans = _take_from_lenders(cores - free, lenders, {j.name: j.cores - j.minimum for j in lenders})
     if free + sum(loans.values()) < cores:
         most = counted(told.shown(max(0, free + sum(loans.values()))), told.noun)
-        return Wait(f"at most {most} can be had: the other jobs are at their minimum.")
+        return Wait(f"at most {most} are available: the other jobs are at their minimum.")
     return _without(loans, others) | {name: cores}
 
 

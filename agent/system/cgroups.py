@@ -148,7 +148,7 @@ def _nearest(root: FileTree, chain: list[str], names: tuple[str, ...]) -> tuple[
         if mask and not found:
             found = mask, path
         elif mask and found and not found[0] & mask:
-            root.without(path, f"its {format_cpulist(mask)} has nothing of {format_cpulist(found[0])} in {found[1]}.")
+            root.without(path, f"its {format_cpulist(mask)} has no CPU of {format_cpulist(found[0])} in {found[1]}.")
         elif found and (narrowed := found[0] & mask) not in (0, found[0]):
             found = narrowed, path
         if "effective" in path:
@@ -166,7 +166,7 @@ def _quota(root: FileTree, group: str) -> float | None:
         text = f"{quota} {root.text(f'{group}/cpu.cfs_period_us')}"
     cpus = parse_cpu_max(text)
     if cpus is None and text.split()[0] not in NO_LIMIT:
-        root.without(path, "it holds no quota and period in microseconds.")
+        root.without(path, "it does not contain a quota and a period in microseconds.")
     return cpus
 
 
@@ -177,7 +177,7 @@ def _memory(root: FileTree, group: str) -> int:
 def _bytes(root: FileTree, path: str) -> int:
     text = root.text(path)
     if text and text not in NO_LIMIT and not (text.isascii() and text.isdigit()):
-        root.without(path, "it holds no number of bytes.")
+        root.without(path, "it does not contain a number of bytes.")
     return root.amount(path)
 
 

@@ -83,7 +83,7 @@ class SilentDirectoryError(Exception):
     """Raised when the directory of users has not answered in time; the message is a sentence for users."""
 
     def __init__(self) -> None:
-        super().__init__("this machine's directory of users has not answered: ask again in a moment.")
+        super().__init__("this machine's user directory (NSS) has not answered: try again in a moment.")
 
 
 class Directory:

@@ -23,11 +23,11 @@ def find_machine(words: str | None, emulate: str | None, root: str = "/") -> Top
     Raises `TopologyError`, also if nothing is recorded below `root`.
     """
     if words is not None and emulate is not None:
-        raise TopologyError("--topology lays words over real CPUs and --emulate over none: give one of them.")
+        raise TopologyError("--topology and --emulate exclude each other: give one of them.")
     if emulate is not None:
         return synthetic_topology(emulate)
     if not any(FileTree(Path(root)).has_folder(name) for name in ("sys", "proc")):
-        raise TopologyError(f"{root} holds no machine: name a folder with sys/ or proc/ in it.")
+        raise TopologyError(f"{root} does not describe a machine: name a folder with sys/ or proc/ in it.")
     real = read_topology(root)
     if words is None:
         return real

@@ -153,7 +153,7 @@ def warnings_of(topology: Topology, unit: str = "core", reserved: int = 0) -> li
     mask = sum(cpus for *_, cpus in managed)
     room = f"has room for {counted(len(managed), noun)} of {len(every)}"
     if mask.bit_count() > topology.quota:
-        room = f"is less than a whole {noun}, so that programs will be held up"
+        room = f"is less than a whole {noun}, so that programs will be throttled"
     quota = f"The CPU quota of {counted(topology.quota, 'CPU')} {room}"
     return [*warnings, f"{quota}: {cpus_are(mask)} managed of {format_cpulist(topology.allowed)}."]
 

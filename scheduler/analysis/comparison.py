@@ -48,7 +48,7 @@ def notes(names: Sequence[str], told: Sequence[dict[str, Any]]) -> list[str]:
     found = []
     for name, one in zip(names, told, strict=True):
         if any(one[key] != told[0][key] for key in ("workload", "cleaning")) or size_of(one) != size_of(told[0]):
-            found.append(f"note: {name} is of other jobs or another machine than {names[0]}.")
+            found.append(f"note: {name} has other jobs or another machine than {names[0]}.")
         if not one["complete"]:
             found.append(f"note: {name} is partial ({one['stopped']}).")
     return found

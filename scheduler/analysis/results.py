@@ -152,7 +152,7 @@ def load_schedule(folder: Path) -> Schedule:
         _check(set(states) <= set(STATES.values()))
         first, runs = parse_node_lists(texts)
     except (OSError, ValueError, KeyError) as error:
-        msg = f"{path} is not as drom simulate writes it: simulate again with --out {folder}."
+        msg = f"{path} is not in the format of drom simulate: simulate again with --out {folder}."
         raise SchedulerError(msg) from error
     machine = told["machine"]
     return Schedule(table, machine["nodes"], machine["cores"], told["simulated_until_s"], first, runs)

@@ -100,7 +100,7 @@ def real_cases(log: Path | None) -> list[tuple[Case, Path]]:
 def _cases_of(log: Path) -> list[Case]:
     size, _ = machine_size(read_log(log), None)
     if size is None:
-        msg = f"{log} does not say how many processors its machine has (MaxProcs): benchmark another log."
+        msg = f"{log} does not give the number of processors of its machine (MaxProcs): benchmark another log."
         raise SchedulerError(msg)
     return [Case(f"{policy}, {log.name}", log.name, size, 1, policy) for policy in ("easy", "slurm", "conservative")]
 

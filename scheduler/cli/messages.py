@@ -44,13 +44,13 @@ def describe_policy(policy: Policy, cores: int, event_rule: str, predict: str) -
     from drom.scheduler.simulator.simulation import PLANLESS
 
     if policy.built_in == "sd" and cores == 1:
-        say("note: nodes of one core cannot be shared, so that sd does as slurm: say --cores.")
+        say("note: nodes of one core cannot be shared, so sd acts as slurm does: set --cores.")
     if policy.built_in == "sd" and event_rule == "pyss":
-        say("note: under the pyss rule sd is not called for a job that does not fit, and finds no mates for it then.")
+        say("note: under the pyss rule sd is not called for a job that does not fit, so it finds no mates for it then.")
     if event_rule == "cqsim" and policy.built_in not in {"easy", "fcfs", "firstfit", "equipartition"}:
         say(f"note: under the cqsim rule {policy.name} knows the real run times of waiting jobs.")
     if predict != USER and policy.built_in in PLANLESS:
-        say(f"note: {policy.name} does not plan with run times: it does the same with any --predict.")
+        say(f"note: {policy.name} does not use run times: --predict has no effect.")
 
 
 def describe_jobs(run: Simulation) -> None:
@@ -76,9 +76,9 @@ def warn_about_ineffective_options(run: Simulation, classes: str | None) -> None
     """Print which options change nothing, because the policy resizes no jobs or lets none share a node."""
     policy = run.policy
     if classes is not None and policy.built_in in RIGID:
-        say(f"note: {policy.name} gives all jobs what they ask for: it does the same with any --classes.")
+        say(f"note: {policy.name} gives all jobs what they request: --classes has no effect.")
     if run.machine.runtime_model != "worst" and (policy.pooled or policy.built_in in RIGID):
-        say(f"note: {policy.name} lets no jobs share a node: it does the same with any --runtime-model.")
+        say(f"note: under {policy.name} no jobs share a node: --runtime-model has no effect.")
 
 
 def lines(told: dict[str, Any]) -> list[str]:

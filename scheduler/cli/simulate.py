@@ -27,61 +27,79 @@ Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or g
 def simulate(
     log: Log,
     nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where the results go.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder for the results.")] = None,
     cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
     policy: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff, cp; or a file.",
+            help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff, cp; or a file with a policy.",
         ),
     ] = "easy",
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy, as depth=50.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy, such as depth=50."),
     ] = None,
     max_slowdown: Annotated[
         str | None, typer.Option(metavar="P", help="sd: the cut-off for mates: a number, infinite or dynavgsd.")
     ] = None,
     partition: Annotated[
         list[str] | None,
-        typer.Option("--partition", metavar="N=NODES", help="Where its jobs may be, as 2=0-99; reservations=nodes."),
+        typer.Option(
+            "--partition", metavar="N=NODES", help="The nodes of a partition, such as 2=0-99; with reservations=nodes."
+        ),
     ] = None,
-    event_rule: Annotated[str, typer.Option(metavar="RULE", help="instant, pyss or cqsim.")] = "instant",
+    event_rule: Annotated[
+        str, typer.Option(metavar="RULE", help="The event rule: instant, pyss or cqsim.")
+    ] = "instant",
     runtime_model: Annotated[
-        str, typer.Option(metavar="MODEL", help="How fast shared jobs are: worst or ideal.")
+        str, typer.Option(metavar="MODEL", help="The run-time model of jobs that share nodes: worst or ideal.")
     ] = "worst",
     classes: Annotated[
-        str | None, typer.Option(metavar="SHARES", help="As malleable=0.3,moldable=0.2; else all malleable.")
+        str | None,
+        typer.Option(
+            metavar="SHARES", help="Shares of classes, such as malleable=0.3,moldable=0.2; default: all malleable."
+        ),
     ] = None,
     predict: Annotated[
-        str, typer.Option(metavar="WHO", help="Run times that the policy plans with: user, recent or learned.")
+        str, typer.Option(metavar="WHO", help="The run times for planning: user, recent or learned.")
     ] = "user",
     adaptive: Annotated[
         list[str] | None,
-        typer.Option("--adaptive", metavar="NAME=VALUE", help="equipartition: how jobs are, as minimum=0.5."),
+        typer.Option(
+            "--adaptive", metavar="NAME=VALUE", help="equipartition: properties of the jobs, such as minimum=0.5."
+        ),
     ] = None,
     fill: Annotated[bool, typer.Option("--fill", help="Fill gaps with containers that are saved in time.")] = False,
     fill_set: Annotated[
-        list[str] | None, typer.Option("--fill-set", metavar="NAME=VALUE", help="How gaps are filled, as policy=B.")
+        list[str] | None,
+        typer.Option("--fill-set", metavar="NAME=VALUE", help="A parameter of gap filling, such as policy=B."),
     ] = None,
     evolving: Annotated[
         str,
-        typer.Option(metavar="FRACTION|FILE", help="Jobs that change their range while they run: how many; or which."),
+        typer.Option(metavar="FRACTION|FILE", help="Jobs whose range changes while they run: a fraction, or a table."),
     ] = "",
     contracts: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE|NAME=VALUE", help="Deadlines and pay-off of jobs: a table, or drawn, as tight=2."),
+        typer.Option(
+            metavar="FILE|NAME=VALUE",
+            help="Deadlines and pay-off of jobs: a table, or parameters to draw them, such as tight=2.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Classes, ranges, contracts and filler jobs.")] = 1,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The seed for classes, ranges, contracts and filler jobs.")
+    ] = 1,
     rule: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
+        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, such as overrun=raise.")
     ] = None,
     until: Annotated[
         int | None, typer.Option(metavar="SECONDS", min=0, help="Stop after the events of this time.")
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the simulation where it stops.")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on where a saved one stopped.")] = None,
-    explain: Annotated[int | None, typer.Option(metavar="JOB", help="Say why this job started when it did.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Continue a saved simulation.")] = None,
+    explain: Annotated[
+        int | None, typer.Option(metavar="JOB", help="Explain why this job started when it did.")
+    ] = None,
     plots: Annotated[
         str | None, typer.Option(metavar="png|svg|pdf", help="Draw Gantt chart, load, slowdown per day, heatmaps.")
     ] = None,
@@ -114,7 +132,9 @@ def simulate(
     messages.describe_policy(chosen, cores, event_rule, predict)
     jobs_are = _adaptive(adaptive or [], evolving, chosen)
     if chosen.built_in == "payoff" and not contracts:
-        raise typer.BadParameter("--policy payoff goes by contracts: add --contracts FILE, or for example tight=2.")
+        raise typer.BadParameter(
+            "--policy payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
+        )
     filling = _filling(fill_set or [], chosen, fill=fill, kept=save or resume)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
@@ -125,7 +145,7 @@ def simulate(
     confined, slot = parse_partitions(partition or ()), filling.time_slot if filling else 1
     machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, confined, slot)
     _check_predictor(predict, machine, chosen, fill=fill)
-    with saying("compiling, which is kept for the next time"):
+    with saying("compiling; the result is cached"):
         kinds = drawn(work.job, shares, seed).astype(int)
         terms = contracts_of(contracts or (), work, seed)
         run = Simulation.of(
@@ -199,7 +219,7 @@ def _leave(stopped: str, *, unknown: bool) -> None:
     if stopped == "interrupted":
         messages.say("drom: interrupted: the results are partial, and marked so.")
     elif unknown:
-        messages.say("drom: interrupted: the results do not say how much later jobs start than without filling.")
+        messages.say("drom: interrupted: the results lack the delays of jobs compared with a run without filling.")
     else:
         return
     raise typer.Exit(130)
@@ -230,7 +250,7 @@ def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bo
     from drom.scheduler.simulator.simulation import check_predictor
 
     if fill and predict != USER:
-        raise typer.BadParameter("--fill counts on the requested times: leave --predict out.")
+        raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
     check_predictor(predict, machine, policy)
     messages.announce(policy)
 
@@ -250,15 +270,17 @@ def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | Non
     """Return the parameters of gap filling, None if gaps are not filled."""
     if not fill:
         if choices:
-            raise typer.BadParameter("--fill-set says how gaps are filled: add --fill.")
+            raise typer.BadParameter("--fill-set sets how gaps are filled: add --fill.")
         return None
     from drom.scheduler.gap_filling.parameters import parse_filling
 
     filling = parse_filling(choices)
     if kept is not None and policy.pooled:
-        raise typer.BadParameter("--save and --resume do not keep what is free of a pool: omit them, or --fill.")
+        raise typer.BadParameter(
+            "--save and --resume do not store the free processors of a pool: omit them, or --fill."
+        )
     if kept is not None and filling.policy == "B":
-        raise typer.BadParameter("--save and --resume do not keep containers: omit them, or choose policy=A.")
+        raise typer.BadParameter("--save and --resume do not store containers: omit them, or choose policy=A.")
     return filling
 
 
@@ -295,7 +317,9 @@ def _window(text: str | None) -> tuple[int, int] | None:
         return None
     begin, _, end = text.partition("-")
     if not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
-        raise typer.BadParameter("--gantt is two seconds of the log, the earlier first: write 86400-172800.")
+        raise typer.BadParameter(
+            "--gantt takes two seconds of the log, the earlier first: write for example 86400-172800."
+        )
     return int(begin), int(end)
 
 
@@ -306,12 +330,12 @@ def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
 
     if kind is None:
         if gantt is not None:
-            raise typer.BadParameter("--gantt needs --plots: it says what the Gantt chart shows.")
+            raise typer.BadParameter("--gantt needs --plots: it sets the part of the log in the Gantt chart.")
         return
     if kind not in KINDS:
         raise typer.BadParameter(f"--plots {kind}: choose {', '.join(KINDS)}.")
     if out is None:
-        raise typer.BadParameter("--plots needs --out, where the pictures go.")
+        raise typer.BadParameter("--plots needs --out, the folder for the pictures.")
     require()
 
 
@@ -337,10 +361,11 @@ def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:
 
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results of drom simulate, the first is 1.")],
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, all in one file.")
-    ] = None,
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folders with results of drom simulate; the first counts as 1."),
+    ],
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with pictures to one file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Compare results: each figure of the first, and its ratio in the others."""

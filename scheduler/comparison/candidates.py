@@ -95,7 +95,7 @@ _SINGLE = {
             "no limit by the request",
             pool=True,
         ),
-        _plain("payoff", "as equipartition, and it goes by what jobs pay", pool=True),
+        _plain("payoff", "as equipartition, but by the pay-off of jobs", pool=True),
         _plain("cp"),
     )
 }
@@ -125,7 +125,7 @@ def candidates(names: str, *, contracts: bool = False, cores: int = 2) -> list[C
         chosen = usual(contracts=contracts) if name == DEFAULT else (name,)
         found += [_candidate(one, cores) for one in chosen]
     if not contracts and any(one.policy == PAYOFF for one in found):
-        msg = "--policies: payoff goes by contracts: add --contracts FILE, or for example --contracts tight=2."
+        msg = "--policies: payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
         raise SchedulerError(msg)
     taken = [one.name for one in found]
     twice = next((name for name in taken if taken.count(name) > 1), None)
@@ -147,10 +147,10 @@ def _candidate(name: str, cores: int) -> Candidate:
         one = _candidate(policy, cores)
         how = f"run times by the predictor {addition}"
         if policy in PLANLESS:
-            how += ", which change nothing, as it does not plan with them"
+            how += ", which it does not use"
         return one.assumption(addition, (*one.options, "--predict", addition), how)
     if name == "sd" and cores == 1:
-        return _plain(name, "as slurm, because nodes of one core cannot be shared: say --cores")
+        return _plain(name, "as slurm, because nodes of one core cannot be shared: set --cores")
     if name in _SINGLE:
         return _SINGLE[name]
     if name.endswith(".py"):

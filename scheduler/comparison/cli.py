@@ -30,22 +30,26 @@ def compare_policies(
     nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
     cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
     policies: Annotated[
-        str, typer.Option(metavar="A,B,...", help="Which policies, also files of your own; default,cp adds cp.")
+        str, typer.Option(metavar="A,B,...", help="The policies: names or files; default,cp adds cp.")
     ] = "default",
     contracts: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE|NAME=VALUE", help="Deadlines and pay-off of jobs: a table, or drawn, as tight=2."),
+        typer.Option(
+            metavar="FILE|NAME=VALUE",
+            help="Deadlines and pay-off of jobs: a table, or parameters to draw them, such as tight=2.",
+        ),
     ] = None,
     rule: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, as overrun=raise.")
+        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, such as overrun=raise.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Simulations to run at once; default: one per CPU.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where results go, a folder for each policy.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The folder for the results, with a folder for each policy."),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report with pictures, all in one file.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report with pictures to one file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Simulate a log under all policies, several at once; print one table."""
@@ -73,7 +77,7 @@ def compare_policies(
         if html is not None and any(result.figures for result in results) and not interrupted:
             _draw(f"{log.name}: {nodes:,} nodes of {cores}", results, folder, html)
     if interrupted:
-        typer.echo("drom: interrupted: the policies that had ended are kept.", err=True)
+        typer.echo("drom: interrupted: the results of the completed policies are kept.", err=True)
         raise typer.Exit(130)
     if faults:
         raise typer.Exit(1)

@@ -108,7 +108,7 @@ def _check(job: Job, number: int, platform: Platform) -> None:
     left = platform.capacity
     for chunk in job.chunks:
         if chunk.units < 1 or min(chunk.request) < 0 or not any(chunk.request):
-            _refuse(where, "units are at least 1, and ask for something, for nothing below 0")
+            _refuse(where, "units must be at least 1, and request something, no amount below 0")
         asked = ", ".join(f"{n} {name}" for n, name in zip(chunk.request, platform.resources, strict=True) if n)
         if not fitting(platform.capacity, chunk.request).any():
             _refuse(where, f"a unit asks for {asked}, which no node of {platform.name} has: ask for less")

@@ -70,7 +70,7 @@ def load_platform(name: str) -> Platform:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        msg = f"{path} is not text in UTF-8: write it anew."
+        msg = f"{path} is not UTF-8 text: convert it."
         raise SchedulerError(msg) from error
     except OSError as error:
         msg = f"The platform {path} cannot be read: {error.strerror}: name another file."
@@ -129,7 +129,7 @@ def _group(table: dict[str, Any], resources: tuple[str, ...], where: str) -> Gro
     nodes = _whole(table, "nodes", 1, where)
     capacity = tuple(_whole(table, name, 0, where) if name in table else 0 for name in resources)
     if not any(capacity):
-        _refuse(where, f"its nodes have nothing: say how much of {', '.join(resources)}")
+        _refuse(where, f"its nodes have no resources: set amounts of {', '.join(resources)}")
     return Group(_name(table, where), nodes, capacity)
 
 
@@ -150,7 +150,7 @@ def _name(table: dict[str, Any], where: str) -> str:
 
 def _whole(table: dict[str, Any], key: str, least: int, where: str) -> int:
     if key not in table:
-        _refuse(where, f"it does not say {key}: write {key} = and a whole number of at least {least}")
+        _refuse(where, f"it has no {key}: write {key} = and a whole number of at least {least}")
     value = table[key]
     if type(value) is not int or not least <= value <= MOST:
         _refuse(where, f"{key} is {short(str(value))}: write a whole number from {least} to {MOST}")
@@ -166,7 +166,7 @@ def _known(table: dict[str, Any], known: set[str], where: str) -> None:
 def _unique(names: list[str], what: str, where: str) -> None:
     for name in names:
         if names.count(name) > 1:
-            _refuse(where, f"the {what} {name!r} is there twice: give each a name of its own")
+            _refuse(where, f"the {what} {name!r} is defined twice: give each its own name")
 
 
 def _refuse(where: str, what: str) -> NoReturn:

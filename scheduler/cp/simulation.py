@@ -58,7 +58,7 @@ def simulate(jobs: Jobs, capacity: Ints, scheduler: Scheduler) -> Outcome:
     arrived = 0
     while waiting or arrived < len(jobs.submit):
         if not running and arrived == len(jobs.submit):
-            msg = f"{scheduler.name} leaves {len(waiting)} jobs waiting for good."
+            msg = f"{scheduler.name} leaves {len(waiting)} jobs waiting forever."
             raise SchedulerError(msg)
         now = min(
             running[0][0] if running else NEVER, int(jobs.submit[arrived]) if arrived < len(jobs.submit) else NEVER

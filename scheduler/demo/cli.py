@@ -11,7 +11,9 @@ from drom.agent.cli.orders import AsJson
 
 
 def demo_cluster(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results and pictures go.")] = Path("out/cluster"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for results and pictures.")] = Path(
+        "out/cluster"
+    ),
     json: AsJson = False,
 ) -> None:
     """Watch a cluster of four nodes on this machine, under SD-Policy and under static backfill; takes root's rights."""

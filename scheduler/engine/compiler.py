@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine and a policy as machine code, from numba's cache where they are there.
+"""The engine and a policy as machine code, compiled or loaded from numba's cache.
 
-The engine is compiled once, for a policy passed to it as a function of a stated type (numba's first-class functions):
-both come from the cache separately, so a new policy costs its own compilation and no other. A call through the pointer
-takes about 0.1 us. Where numba is switched off both run as plain Python, with the same results.
+The engine is compiled once and gets the policy as a function of a stated type (numba's first-class functions). Both are
+cached separately, so a new policy costs only its own compilation. A call through the pointer takes about 0.1 us. If
+numba is disabled, both run as plain Python, with the same results.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PARAMETERS = ("state", "event", "options", "actions")
 
 
 class Policy(NamedTuple):
-    """A policy as it is written: its name, its function, its parameters with their values, and its file."""
+    """A policy: its name, its function, its parameters with their values, and its file."""
 
     name: str
     decide: Callable[..., int]
@@ -68,42 +68,42 @@ class Policy(NamedTuple):
     words: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """Names for values of parameters."""
     pooled: bool = False
-    """Whether it allots the processors of the whole machine."""
+    """Whether it allots numbers of processors of the whole machine instead of nodes."""
     built_in: str = ""
-    """Which of those it is that come with drom; empty for one of a file, whatever its name."""
+    """The module name of a policy that comes with drom; empty for a policy from a file, whatever its name."""
     digest: str = ""
-    """A short name for the text of its file."""
+    """A short hash of the text of its file."""
 
     @property
     def layers(self) -> int:
-        """How many jobs may share a node under it: an owner and `guests`, if it has such a parameter."""
+        """The number of jobs that may share a node: an owner and `guests`, if the policy has such a parameter."""
         return 1 + int(self.options.get("guests", 1))
 
     @property
     def measures(self) -> bool:
-        """Whether it goes by what running jobs are measured to do."""
+        """Whether the policy uses the measured rates of running jobs."""
         return bool(self.options.get("feedback", 0))
 
     @property
     def knows_nodes(self) -> bool:
-        """Whether it plans with the nodes themselves, so that jobs may be confined to partitions."""
+        """Whether the policy plans with individual nodes, so that jobs may be confined to partitions."""
         return bool(self.options.get("reservations", 0))
 
     def parameters(self) -> dict[str, float | str]:
-        """Return the parameters as people write them."""
+        """Return the parameters with values as users write them."""
         return {name: _worded(self.words.get(name, {}), value) for name, value in self.options.items()}
 
 
 def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
-    """Return a policy that comes with drom, or that of a file, with parameters chosen by ``NAME=VALUE``.
+    """Return a policy of drom by name, or one from a file, with parameters set by ``NAME=VALUE``.
 
-    Raises SchedulerError for a policy or a parameter that is not there, and for a file that holds none.
+    Raises SchedulerError for an unknown policy or parameter, and for a file without a policy.
     """
     module = _from_file(Path(name)) if name.endswith(".py") else _built_in(name)
     file = Path(str(module.__file__))
     decide = getattr(module, "decide", None)
     if not inspect.isfunction(decide) or len(inspect.signature(decide).parameters) != len(_PARAMETERS):
-        msg = f"{file} holds no policy: write a function decide({', '.join(_PARAMETERS)}) in it."
+        msg = f"{file} does not contain a policy: write a function decide({', '.join(_PARAMETERS)}) in it."
         raise SchedulerError(msg)
     options, words = dict(getattr(module, "OPTIONS", {})), getattr(module, "WORDS", {})
     for choice in choices:
@@ -143,11 +143,13 @@ def _from_file(file: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def _former_names(file: Path) -> Iterator[None]:
-    """Let a policy file import `scheduler.interface` and its like, as they were called before they were in `drom`."""
+    """Allow a policy file to import `scheduler.interface` and similar modules, their names before `drom` was added."""
     if not re.search(rb"^\s*(?:from|import)\s+scheduler\b", file.read_bytes(), re.MULTILINE):
         yield
         return
-    sys.stderr.write(f"drom: {file} imports from scheduler, which will end: write drom.scheduler instead.\n")
+    sys.stderr.write(
+        f"drom: {file} imports from scheduler, which will be removed: import from drom.scheduler instead.\n"
+    )
     former: dict[str, ModuleType] = {"scheduler": drom.scheduler, "scheduler.interface": interface}
     former |= {f"scheduler.{one.__name__.rsplit('.', 1)[-1]}": one for one in (nodesets, profile, timetable)}
     before = {name: sys.modules.get(name) for name in former}
@@ -183,7 +185,7 @@ def _worded(named: Mapping[str, float], value: float) -> float | str:
 
 
 class Program(NamedTuple):
-    """What runs a simulation: the engine, the policy and the predictor it calls, whether they are machine code."""
+    """The compiled parts of a simulation: the engine, its policy and predictor, and whether they are machine code."""
 
     advance: Callable[..., int]
     decide: Any
@@ -192,7 +194,7 @@ class Program(NamedTuple):
 
 
 class _Pointer(WrapperAddressProtocol):
-    """A compiled policy as the engine takes it."""
+    """A compiled policy in the form that the engine calls."""
 
     def __init__(self, compiled: Any, signature: Any) -> None:  # noqa: ANN401 - numba is untyped
         (code,) = compiled.overloads.values()
@@ -208,9 +210,9 @@ class _Pointer(WrapperAddressProtocol):
 
 
 def compile_program(policy: Policy, predictor: str = knowledge.USER) -> Program:
-    """Compile the engine, a policy and a predictor, or load them; plain Python where numba is switched off.
+    """Compile the engine, a policy and a predictor, or load them; return plain Python if numba is disabled.
 
-    Raises SchedulerError when numba cannot compile the policy, with what it says first.
+    Raises SchedulerError when numba cannot compile the policy, with the first thing that numba reports.
     """
     predict = importlib.import_module(f"drom.scheduler.predictors.{predictor}").predict
     if numba.config.DISABLE_JIT:
@@ -224,9 +226,9 @@ def compile_program(policy: Policy, predictor: str = knowledge.USER) -> Program:
 
 
 def compile_part(function: Callable[..., int], arguments: Sequence[Any], modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401 - numba is untyped
-    """Compile a function for arguments like these as the engine is, or load it; plain Python where numba is off.
+    """Compile a function for arguments of these types as the engine is, or load it; plain Python if numba is disabled.
 
-    `modules` are those beside the engine's whose text it is made from.
+    `modules` are those beside the engine's from whose text it is made.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -237,7 +239,7 @@ def compile_part(function: Callable[..., int], arguments: Sequence[Any], modules
 
 
 def is_compiled(function: Callable[..., int], modules: Sequence[ModuleType]) -> bool:
-    """Return whether `compile_part` need not compile."""
+    """Return whether `compile_part` would find the function compiled."""
     folder = cache_folder(function.__name__, _part_files(modules))
     return bool(numba.config.DISABLE_JIT) or (folder is not None and any(folder.rglob("*.nbc")))
 
@@ -247,9 +249,9 @@ def _part_files(modules: Sequence[ModuleType]) -> list[Path]:
 
 
 def announcement(policy: Policy) -> str:
-    """Return what people should know before a compilation that takes long; empty if there is none.
+    """Return a notice for users before a long compilation; empty if there is none.
 
-    A policy of the user's own takes a second or two, and is not worth a word.
+    A policy from a file takes a second or two, which needs no notice.
     """
     if numba.config.DISABLE_JIT:
         return ""
@@ -259,7 +261,7 @@ def announcement(policy: Policy) -> str:
     missing = [part for part, folder in parts.items() if folder is None or not any(folder.rglob("*.nbc"))]
     if not missing:
         return ""
-    kept = "set NUMBA_CACHE_DIR to a folder to keep it" if None in parts.values() else "it is kept for the next time"
+    kept = "set NUMBA_CACHE_DIR to a folder to keep it" if None in parts.values() else "the result is cached"
     return f"compiling {' and '.join(missing)}, which may take a minute: {kept}."
 
 
@@ -282,7 +284,7 @@ def _compiled_engine() -> Any:  # noqa: ANN401 - numba is untyped
 
 @functools.cache
 def _compiled_policy(decide: Callable[..., int], file: Path) -> Any:  # noqa: ANN401 - numba is untyped
-    """Compile a policy; one from a file of the user's with its indices checked, so that a wrong one is an error."""
+    """Compile a policy; one from a user's file with bounds checks, so that a wrong index raises an error."""
     signature, ours, files = _signatures().decide, _is_ours(decide), _policy_files(decide, file)
     compiled = _compile("policy" if ours else "checked", decide, signature, files, checked=not ours)
     return _Pointer(compiled, signature)
@@ -296,17 +298,17 @@ def _compiled_predictor(predict: Callable[..., int]) -> Any:  # noqa: ANN401 - n
 
 
 def _siblings(decide: Callable[..., int]) -> Iterator[ModuleType]:
-    """Return the modules of this package whose functions a policy calls beside the common ones."""
+    """Yield the modules of this package whose functions a policy calls, apart from the common ones."""
     names = {getattr(value, "__module__", "") for value in vars(sys.modules[decide.__module__]).values()}
     return (sys.modules[name] for name in sorted(names) if name.startswith("drom.scheduler.") and name in sys.modules)
 
 
 def _reason(text: str, file: Path) -> str:
-    """Return what numba complains about, with the line of the file as far as it says so."""
+    """Return what numba complains about, with the line of the file if numba names it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     words = [line for line in lines if not line.startswith(("Failed in", "File ", "During"))]
     reason = (words or lines or ["no reason given"])[0]
-    if reason.endswith(":"):  # a call that fits no function: why is further down
+    if reason.endswith(":"):  # no function matches the call: the reason comes later
         reason = next((line for line in lines if line.startswith("TypingError:")), reason)
     place = re.search(re.escape(file.name) + r'(?:", line | \()(\d+)', text)
     return f"line {place[1]}: {reason}" if place else reason
@@ -323,7 +325,7 @@ def _compile(
 ) -> Any:  # noqa: ANN401 - numba is untyped
     """Compile a function, or load it from the cache for these files.
 
-    `counted`: with the counts of references; `checked`: with an error for an index that is out of bounds.
+    `counted`: with reference counting; `checked`: with an error for an index out of bounds.
     """
     folder = cache_folder(name, files)
     configured = numba.config.CACHE_DIR
@@ -336,7 +338,7 @@ def _compile(
 
 
 class _Signatures(NamedTuple):
-    """Types of functions for numba."""
+    """The types of functions for numba."""
 
     decide: Any
     predict: Any
@@ -361,5 +363,5 @@ def _signatures() -> _Signatures:
 
 
 def values(options: Mapping[str, float]) -> interface.Floats:
-    """Return the parameters of a policy as it sees them."""
+    """Return the values of a policy's parameters in the form that the policy receives."""
     return np.array(list(options.values()), np.float64)

@@ -43,7 +43,9 @@ STEPS = (
 
 
 @lean
-def predict_submitted(world: World, predict: Callable[[Jobs, RuntimeKnowledge, int], int], first: int, now: int) -> None:
+def predict_submitted(
+    world: World, predict: Callable[[Jobs, RuntimeKnowledge, int], int], first: int, now: int
+) -> None:
     """Predict the run times of the new jobs, from `first` on; raise predictions that have passed."""
     jobs, known = world.jobs, world.foresight
     for job in range(first, world.scalars[SUBMISSIONS]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How gaps are filled: by which policy, what saving and restoring take, how many jobs wait to fill them."""
+"""The parameters of gap filling: the policy, the time of saving and restoring, the number of filler jobs."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ MOST = 10_000_000
 
 
 class FillingOptions(NamedTuple):
-    """How gaps are filled; times in whole seconds."""
+    """The parameters of gap filling; times in whole seconds."""
 
     policy: str = "A"
     """A: each container runs one time slot and is saved before its end. B: it runs on until a regular job comes."""
     slot: int = 3600
     """A: the scheduler's time slot, T. Regular jobs start at multiples of it."""
     restore: int = 60
-    """What starting a container takes, from a saved state or anew."""
+    """The time to start a container, from a saved state or anew."""
     save: int = 60
-    """What saving a container takes; the paper's t is restore + save, over T."""
+    """The time to save a container; the paper's t is restore + save, over T."""
     efficiency: float = 1.0
-    """What a container does in a second, of what the bare node does: the paper's c."""
+    """The speed of a container relative to the bare node: the paper's c."""
     migrate: float = math.inf
-    """B: what a live migration takes; infinite: there is none."""
+    """B: the time of a live migration; infinite: no migration."""
     kill: int = 0
-    """B: 1: a regular job does not wait for a container to be saved; what that did since its last save is lost."""
+    """B: 1: a regular job does not wait for a container to be saved; its work since the last save is lost."""
     jobs: int = 0
-    """How many filler jobs there are; 0: the queue is always full of jobs without end."""
+    """The number of filler jobs; 0: the queue is always full of jobs without end."""
     length: int = 86_400
     """Mean of their exponential lengths, on a bare node."""
     gap: int = 0
-    """Mean of the exponential times between their arrivals; 0: all are there from the beginning."""
+    """Mean of the exponential times between their arrivals; 0: all arrive at the beginning."""
 
     @property
     def time_slot(self) -> int:
@@ -57,13 +57,13 @@ class FillingOptions(NamedTuple):
 
     @property
     def part(self) -> float:
-        """What is left of a slot for work, 1 - t in the paper's units."""
+        """The part of a slot that is left for work, 1 - t in the paper's units."""
         return 1 - (self.save + self.restore) / self.slot
 
     def containers(self, nodes: int, jobs: int, places: int, begin: int, seed: int) -> Containers:
-        """Return the containers that wait for the holes of a machine, the first from the second `begin` on.
+        """Return the containers that wait for the gaps of a machine, the first from the second `begin` on.
 
-        A queue that is always full needs one per node. Room for runs is as `make_containers` says.
+        A queue that is always full needs one per node. `make_containers` says how much room runs need.
         """
         if self.jobs == 0:
             return make_containers(np.full(nodes, begin), np.full(nodes, NEVER), nodes, jobs, places)
@@ -74,10 +74,10 @@ class FillingOptions(NamedTuple):
 
 
 def parse_filling(choices: Iterable[str]) -> FillingOptions:
-    """Return how gaps are filled by ``NAME=VALUE``, defaults for what is not named.
+    """Return the parameters set by ``NAME=VALUE``, with defaults for the others.
 
-    Raises SchedulerError for a name that is not there or means nothing beside the others, for a value that cannot be,
-    and where no work fits a slot.
+    Raises SchedulerError for an unknown name or one without meaning beside the others, for an invalid value, and if no
+    work fits into a slot.
     """
     chosen = read_choices("--fill-set", choices, FillingOptions._fields, _value, SchedulerError)
     filling = FillingOptions(**chosen)  # type: ignore[arg-type] # each value has the type of its field
@@ -86,10 +86,10 @@ def parse_filling(choices: Iterable[str]) -> FillingOptions:
             msg = f"--fill-set {name} means nothing under policy={filling.policy}: omit it, or choose policy={policy}."
             raise SchedulerError(msg)
         if name in OF_JOBS and not filling.jobs:
-            msg = f"--fill-set {name} is of filler jobs that end: omit it, or say how many they are with jobs=N."
+            msg = f"--fill-set {name} applies to filler jobs that end: omit it, or set their number with jobs=N."
             raise SchedulerError(msg)
     if filling.kill and filling.migrate < math.inf:
-        msg = "--fill-set: with kill=1 a container is killed rather than moved: omit kill or migrate."
+        msg = "--fill-set: with kill=1 containers are killed, not moved: omit kill or migrate."
         raise SchedulerError(msg)
     if filling.policy == "A" and filling.save + filling.restore >= filling.slot:
         msg = (
@@ -101,7 +101,7 @@ def parse_filling(choices: Iterable[str]) -> FillingOptions:
 
 
 def _value(name: str, text: str) -> tuple[str | int | float | None, str]:
-    """Return a value, None for one that cannot be, and what it has to be."""
+    """Return a value, None if it is invalid, and a description of valid values."""
     if name == "policy":
         return (text if text in POLICIES else None), "A or B"
     value = number(text)

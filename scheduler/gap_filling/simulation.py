@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulation with its gaps filled: made, run, and what came of it as figures and as a table of the filler jobs."""
+"""A simulation with its gaps filled: setup, run, and results as figures and as a table of the filler jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MODULES = (containers, policy_a, policy_b)
 
 @dataclass
 class FilledSimulation:
-    """A simulation whose gaps are filled; made before its first event, by policy A on a machine with time slots."""
+    """A simulation with filled gaps, created before its first event; policy A needs a machine with time slots."""
 
     run: Simulation
     filling: FillingOptions
@@ -47,7 +47,7 @@ class FilledSimulation:
     empty: int = 0
     """Policy A: node-seconds of the slots without a regular job."""
     levels: list[tuple[int, int]] = field(default_factory=list)
-    """Policy A on a pool: how many processors regular jobs have from when on."""
+    """Policy A on a pool: changes of the number of processors that regular jobs have, with their times."""
 
     @classmethod
     def of(cls, run: Simulation, filling: FillingOptions, seed: int) -> FilledSimulation:
@@ -71,7 +71,7 @@ class FilledSimulation:
         self.levels.append((run.now, run.machine.nodes - int(run.world.scalars[FREE])))
 
     def _advance(self, decide: Callable[..., int], _: Callable[..., int], *rest: Any) -> int:  # noqa: ANN401 - as given
-        """Go on as `engine.advance` does, without predictions: filling counts on the requested times."""
+        """Continue as `event_loop.advance` does, without predictions: filling relies on the requested times."""
         world, *others = rest
         f = self.filling
         migrate = NEVER if math.isinf(f.migrate) else int(f.migrate)
@@ -85,14 +85,14 @@ class FilledSimulation:
 
     @property
     def span(self) -> tuple[int, int]:
-        """From the first submission to the last end of a regular job, or to the last event of a partial run."""
+        """The first submission, and the last end of a regular job or the last event of a partial run."""
         run = self.run
         return int(run.work.submit.min()), int(run.world.end.max()) if run.is_over else run.now
 
     def finish(self, show: Callable[[float], None] = lambda _: None) -> None:
-        """Fill the slots of a schedule that is complete (policy A), or end the containers that still run (B).
+        """Fill the slots of a complete schedule (policy A), or end the containers that still run (policy B).
 
-        `show` hears now and then which part of it is done.
+        `show` is called from time to time with the fraction that is done.
         """
         if self.filling.policy == "A":
             self._fill_slots(show)
@@ -114,7 +114,7 @@ class FilledSimulation:
         policy_a.leave_all(self.box, last * f.slot)
 
     def _on_nodes(self) -> tuple[Callable[..., int], tuple[Ints, ...]]:
-        """Return what fills the slots of nodes, and who has them when."""
+        """Return the function that fills the slots of nodes, and the arrays with the jobs on them."""
         jobs, house = self.run.world.jobs, self.run.world.nodes
         spans = np.stack((jobs.start, self.run.world.end), axis=1)
         started = np.flatnonzero(jobs.state >= RUNNING)
@@ -122,7 +122,7 @@ class FilledSimulation:
         return policy_a.fill_slots, (starts, ends, spans, house.first, house.place)
 
     def _on_pool(self) -> tuple[Callable[..., int], tuple[Ints, ...]]:
-        """Return what fills the slots of a pool, and how much of it is taken when; make room for all runs."""
+        """Return the function that fills the slots of a pool, and the processors held; make room for all runs."""
         times, held = np.array(self.levels, np.int64).reshape(-1, 2).T.copy()
         grown = int(np.maximum(np.diff(held, prepend=0), 0).sum())
         self.box = self.box._replace(runs=np.zeros((len(self.box.arrival) + grown, 4), np.int64))
@@ -148,7 +148,7 @@ class FilledSimulation:
         return self.box.runs[: self.box.scalars[RUNS]]
 
     def figures(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Return what filling came to; `metrics` are those of the regular jobs. Seconds are of single nodes."""
+        """Return the results of filling; `metrics` are those of the regular jobs. Seconds are of single nodes."""
         f, box, (begin, end) = self.filling, self.box, self.span
         room = max(1, (end - begin) * self.run.machine.nodes)
         beyond = int(np.maximum(0, self.runs[:, 3] - end).sum())  # saves that go on after a partial run
@@ -180,7 +180,7 @@ class FilledSimulation:
         }
 
     def _waited(self, until: int) -> int:
-        """Return the node-seconds for which regular jobs had nodes and all that were there waited for containers."""
+        """Return the node-seconds during which regular jobs had nodes but waited for containers."""
         world, delay = self.run.world, self.box.delay
         if not delay.any():
             return 0
@@ -194,7 +194,7 @@ class FilledSimulation:
         return _covered(node, given, end) - _covered(node, np.minimum(start, end), end)
 
     def tables(self) -> dict[str, Table]:
-        """Return `fillers`, a row per filler job in order of arrival, -1 for what has not happened; `filler_runs`."""
+        """Return `fillers`, a row per filler job in order of arrival, -1 if not yet; and `filler_runs`."""
         box = self.box
         fillers = {
             "filler": np.arange(len(box.arrival)),
@@ -214,7 +214,7 @@ class FilledSimulation:
 
 
 def _covered(node: Ints, begin: Ints, end: Ints) -> int:
-    """Return for how many seconds of a node intervals are there, those of all nodes together."""
+    """Return the seconds covered by intervals on each node, summed over all nodes."""
     begin, end = begin - begin.min(), end - begin.min()
     order = np.lexsort((begin, node))
     apart = node[order] * (int(end.max()) + 1)
@@ -236,14 +236,14 @@ def compile_all() -> None:
 
 
 def announcement() -> str:
-    """Return what people should know before a first compilation; empty if it is not the first."""
+    """Return a notice for users before a first compilation; empty if the code is in the cache."""
     parts = (policy_a.fill_slots, policy_a.fill_pool, policy_b.advance_filled)
     missing = [part for part in parts if not is_compiled(part, _MODULES)]
-    return "compiling what fills gaps, which may take a minute: it is kept for the next time." if missing else ""
+    return "compiling the gap filling, which may take a minute: the result is cached." if missing else ""
 
 
 def compile_before(say: Callable[[str], None]) -> None:
-    """Compile what fills gaps, where it is not, and `say` so: each of several simulations at once would."""
+    """Compile the filling functions unless they are cached, with a notice to `say`, before parallel runs each do."""
     if announced := announcement():
         say(announced)
         compile_all()
@@ -257,7 +257,7 @@ def without(filled: Simulation) -> Simulation:
 
 
 def shifts(filled: Simulation, regular: Simulation) -> dict[str, Any]:
-    """Return how much later, or earlier, regular jobs start than without filling; None where that was interrupted."""
+    """Return how much later, or earlier, regular jobs start than without filling; None if that run was interrupted."""
     if not regular.is_over:
         return dict.fromkeys(SHIFTS)
     started = (filled.world.jobs.state >= RUNNING) & (regular.world.jobs.state >= RUNNING)

@@ -116,7 +116,7 @@ def workload_of(told: dict[str, Any], schedule: Schedule) -> Workload:
         "status": np.array([job["state"] == "completed" for job in told["jobs"]], np.int64),
         "user": np.array([users[job["user"]] for job in told["jobs"]], np.int64),
     }
-    return make_workload(columns, comments=(f"; Note: what ran on the cluster {told['name']}",), source=told["name"])
+    return make_workload(columns, comments=(f"; Note: jobs of the cluster {told['name']}",), source=told["name"])
 
 
 class Account(NamedTuple):

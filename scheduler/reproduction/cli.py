@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drom.scheduler.reproduction.sd_policy.logs import Source
     from drom.scheduler.reproduction.sd_policy.outcome import Outcome
 
-app = typer.Typer(help="Run the experiments of a paper again, beside the numbers that it gives.")
+app = typer.Typer(help="Repeat the experiments of a paper, and print the results beside its numbers.")
 
 _WORKLOADS = range(1, 6)
 _WITH_LOG = (3, 4)
@@ -33,19 +33,19 @@ def sd_policy(
         list[int] | None, typer.Option(metavar="1..5", help="A workload of the paper's Table 1; default: all.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The log of workload 3 or 4; else in $DROM_WORKLOADS.")
+        Path | None, typer.Option(metavar="FILE", help="The log of workload 3 or 4; default: in $DROM_WORKLOADS.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where results, pictures and a report go.")
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder for results, pictures and a report.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the models of workloads 1, 2 and 5.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The seed for the models of workloads 1, 2 and 5.")] = 1,
     scale: Annotated[
         list[str] | None,
         typer.Option(metavar="PART", help="Workload 5: rehearsal, cores, nodes; default: all, which takes hours."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=30, help="Workload 5: seeds of each part.")
+        int | None, typer.Option(metavar="N", min=1, max=30, help="Workload 5: number of seeds of each part.")
     ] = None,
     first: Annotated[int | None, typer.Option(metavar="N", min=1, help="Workload 5: only the first N jobs.")] = None,
     compression: Annotated[
@@ -56,7 +56,7 @@ def sd_policy(
     ] = "mixed",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
-    """Run the simulations of the SD-Policy paper (ICPP 2019), or its workload 5; print its numbers beside ours."""
+    """Run the simulations of the SD-Policy paper (ICPP 2019), or its workload 5; print both results side by side."""
     numbers = _numbers(workload, log)
     of_five = {"scale": scale, "seeds": seeds, "first": first, "compression": compression}
     _check_five(numbers, scale, curves, [name for name, value in of_five.items() if value is not None])
@@ -80,11 +80,12 @@ def sd_policy(
 @app.command("adaptive")
 def adaptive(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where adaptive.json and pictures go.")
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder for adaptive.json and pictures.")
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of ten seeds.")] = 1,
     stall: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, max=3600, help="What each change of processors costs besides.")
+        float,
+        typer.Option(metavar="SECONDS", min=0, max=3600, help="The additional cost of each change of processors."),
     ] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
@@ -109,11 +110,11 @@ def adaptive(
 @app.command("gapfill")
 def gapfill(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where gapfill.json and pictures go.")
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder for gapfill.json and pictures.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of ten seeds.")] = 1,
-    days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="Days that are simulated.")] = 180,
+    days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="Number of simulated days.")] = 180,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the simulation on gap filling with containers (GRID 2018): load over accuracy, and the gain."""
@@ -142,15 +143,14 @@ def gapfill(
 @app.command("cp")
 def constraint_programming(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where all goes; what is there is not made again.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The folder for all results; existing ones are kept."),
     ] = None,
-    test: Annotated[
-        int | None, typer.Option(metavar="1|2", min=1, max=2, help="One of the tests; default: both.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=2, max=30, help="How many of the 30 seeds.")] = 30,
+    test: Annotated[int | None, typer.Option(metavar="1|2", min=1, max=2, help="The test; default: both.")] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", min=2, max=30, help="Number of the 30 seeds to run.")] = 30,
     first: Annotated[int, typer.Option(metavar="N", min=1, help="Only the first N jobs of each test.")] = 1000,
     platform: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="The machine, or a file that ends in .toml.")
+        str, typer.Option(metavar="NAME|FILE", help="The machine: a name, or a file that ends in .toml.")
     ] = "eurora",
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
@@ -169,7 +169,7 @@ def constraint_programming(
     chosen = SEEDS[:seeds]
     tasks = tasks_of(chosen, first, platform, TESTS if test is None else TESTS[test - 1 : test])
     kept = None if out is None else Kept(out, machine)
-    left = "nothing is written" if kept is None else "the simulations that had ended are kept, for the same command"
+    left = "nothing is written" if kept is None else "completed simulations are kept for the same command"
     with interruptible("simulating", left) as bar:
         found = measure_all(tasks, jobs or len(os.sched_getaffinity(0)), bar.show, kept)
     told = to_json(found, chosen, first, machine)
@@ -183,21 +183,21 @@ def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
     """Return the numbers of the chosen workloads. Raises BadParameter for unknown ones, and for an unsuitable log."""
     numbers = sorted(set(chosen or _WORKLOADS))
     if not set(numbers) <= set(_WORKLOADS):
-        raise typer.BadParameter("--workload is 1, 2, 3, 4 or 5.")
+        raise typer.BadParameter("--workload must be 1, 2, 3, 4 or 5.")
     if log is not None and (len(numbers) != 1 or numbers[0] not in _WITH_LOG):
-        raise typer.BadParameter("--log is the log of one workload: add --workload 3 or --workload 4.")
+        raise typer.BadParameter("--log names the log of one workload: add --workload 3 or --workload 4.")
     return numbers
 
 
 def _check_five(numbers: list[int], parts: list[str] | None, curves: str, given: list[str]) -> None:
     """Raise BadParameter for options of workload 5 if it is not run alone, and for unknown parts of it."""
     if given and numbers != [5]:
-        msg = f"--{given[0]} is of workload 5, which is run alone: add --workload 5."
+        msg = f"--{given[0]} applies to workload 5, which runs alone: add --workload 5."
         raise typer.BadParameter(msg)
     if not set(parts or ()) <= {"rehearsal", "cores", "nodes"}:
-        raise typer.BadParameter("--scale is rehearsal, cores or nodes.")
+        raise typer.BadParameter("--scale must be rehearsal, cores or nodes.")
     if curves not in {"mixed", "ideal"}:
-        raise typer.BadParameter("--curves is mixed or ideal.")
+        raise typer.BadParameter("--curves must be mixed or ideal.")
 
 
 def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json: bool) -> None:
@@ -207,7 +207,7 @@ def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json:
     parts = asked.pop("scale") or command.PARTS
     wanted = command.RunSelection(parts, **asked)
     tasks = command.left(wanted, folder)
-    kept = "nothing is kept" if out is None else "the runs that had ended are kept, for the same command"
+    kept = "nothing is kept" if out is None else "completed runs are kept for the same command"
     if tasks:
         long = duration(sum(task.seconds() for task in tasks))
         typer.echo(f"drom: {counted(len(tasks), 'run')} to make, of at least {long} together.", err=True)

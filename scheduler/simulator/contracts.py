@@ -28,7 +28,7 @@ def contracts_of(said: Sequence[str], work: Workload, seed: int) -> Contracts | 
     if len(said) == 1 and "=" not in said[0]:
         return read_contracts(said[0], work.job)
     if file := next((one for one in said if "=" not in one), None):
-        msg = f"--contracts: the table {file} says what there is: leave the other --contracts out."
+        msg = f"--contracts: the table {file} has all contracts: omit the other --contracts."
         raise SchedulerError(msg)
     return draw_contracts(work.job, work.run_time, work.allocated, parse_terms(said), seed)
 

@@ -59,14 +59,14 @@ def _fraction(said: str) -> float | None:
     except ValueError:
         return None
     if not 0 <= share <= 1:
-        msg = f"--evolving {said}: it is a fraction of the jobs from 0 to 1, or a file."
+        msg = f"--evolving {said}: give a fraction of the jobs from 0 to 1, or a file."
         raise SchedulerError(msg)
     return share
 
 
 def _check(number: int, first: Phase, malleable: bool) -> None:  # noqa: FBT001 - a condition
     if not malleable:
-        msg = f"{first.place}: there is no malleable job {number} among those simulated: leave its lines out."
+        msg = f"{first.place}: there is no malleable job {number} among those simulated: remove its lines."
         raise SchedulerError(msg)
 
 

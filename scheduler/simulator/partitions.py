@@ -27,10 +27,10 @@ def parse_partitions(texts: Iterable[str]) -> Partitions:
     for text in texts:
         match = re.fullmatch(r"(\d{1,15})=(\d{1,8}(?:-\d{1,8})?(?:,\d{1,8}(?:-\d{1,8})?)*)", text)
         if not match:
-            msg = f"{short(text)} is no partition: write its number in the log and its nodes, as 2=0-99,120."
+            msg = f"{short(text)} is not a partition: write its number in the log and its nodes, such as 2=0-99,120."
             raise SchedulerError(msg)
         if int(match[1]) in found:
-            msg = f"Partition {match[1]} is said twice: write all its nodes at once, as {match[1]}=0-99,120."
+            msg = f"Partition {match[1]} is given twice: write all its nodes at once, such as {match[1]}=0-99,120."
             raise SchedulerError(msg)
         found[int(match[1])] = match[2]
     return tuple(found.items())

@@ -68,20 +68,19 @@ SLICE_S = 0.2
 """The seconds that these instants may take if a policy is slow."""
 
 FAULTS = {
-    TOO_MANY_ROWS: "wants more done at one call than there is room for",
-    UNKNOWN_ACTION: "wants something that is no action, or names a job that is not there",
-    NOT_WAITING: "starts or plans a job that does not wait",
+    TOO_MANY_ROWS: "returns more actions in one call than there is room for",
+    UNKNOWN_ACTION: "returns an unknown action, or names an unknown job",
+    NOT_WAITING: "starts or plans a job that is not waiting",
     NO_ROOM: "starts a job on nodes that have no room for it",
-    NOT_RUNNING: "resizes or extends a job that does not run",
+    NOT_RUNNING: "resizes or extends a job that is not running",
     NOT_ITS_NODE: "resizes a job on a node that is not its own",
     BAD_SHARE: "gives a job less than one core of a node, or more than there are",
     TOO_SHORT: "gives a job a limit that has passed",
     IN_THE_PAST: (
-        "wants to be called again at a time that is not in the future, without having started a job or shortened a "
-        "limit"
+        "asks for its next call at a time that is not in the future, without having started a job or shortened a limit"
     ),
     WRONG_CLASS: "gives a rigid job another size than it asks for, or resizes one that is not malleable",
-    WRONG_PARTITION: "starts a job on nodes that may not be of its partition",
+    WRONG_PARTITION: "starts a job on nodes that may be outside its partition",
     WRONG_MACHINE: "allots processors without POOL = True, or starts and resizes jobs on nodes with it",
 }
 
@@ -230,7 +229,7 @@ class Simulation:
         waiting = int(self.world.scalars[QUEUED])
         if outcome == OVER and waiting:
             first = self.work.job[self.world.queue[0]]
-            msg = f"Policy {self.policy.name} leaves {counted(waiting, 'job')} waiting for good, the first is {first}."
+            msg = f"Policy {self.policy.name} leaves {counted(waiting, 'job')} waiting forever, the first is {first}."
             raise SchedulerError(msg)
 
     def _advance(self, options: Floats, actions: Actions, until: int) -> int:
@@ -373,7 +372,7 @@ def _check_machine(machine: Machine, policy: Policy) -> None:
     _check_slot(machine, policy)
     if policy.pooled and machine.event_rule == "pyss":
         msg = (
-            f"Under the pyss rule nobody is called for a job that does not fit, and {policy.name} has jobs shrink for "
+            f"Under the pyss rule no policy is called for a job that does not fit, and {policy.name} shrinks jobs for "
             "it: choose --event-rule instant or cqsim."
         )
         raise SchedulerError(msg)
@@ -398,7 +397,7 @@ def _check_slot(machine: Machine, policy: Policy) -> None:
 
 def _choice(what: str, name: str, known: dict[str, int]) -> None:
     if name not in known:
-        msg = f"{name!r} is no {what}: choose {', '.join(known)}."
+        msg = f"{name!r} is not a known {what}: choose {', '.join(known)}."
         raise SchedulerError(msg)
 
 
@@ -419,7 +418,7 @@ PLANLESS = ("fcfs", "firstfit")
 def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
     """Raise SchedulerError for an unknown predictor, and for one that this machine or policy cannot use."""
     if name not in PREDICTORS:
-        msg = f"{name!r} is no prediction: choose {', '.join(PREDICTORS)}."
+        msg = f"{name!r} is not a prediction: choose {', '.join(PREDICTORS)}."
     elif name == USER:
         return
     elif machine.event_rule != "instant":

@@ -234,15 +234,25 @@ def test_who_may_not_join_is_turned_away(here: Rig, tmp_path: Path) -> None:
     (tmp_path / "newer.py").write_text(NEWER, encoding="utf-8")
     newer = (sys.executable, str(tmp_path / "newer.py"))
     expected: tuple[tuple[str, Path, tuple[str, ...], str], ...] = (
-        ("n3", here.keys_of("n2"), (), "this agent may not speak for node n3: run it as root or as"),
-        ("n2", strange.folder, (), "the scheduler does not know our key: run `drom keys trust FILE NODE` there with"),
+        ("n3", here.keys_of("n2"), (), "this agent may not act for node n3: run it as root or as"),
+        (
+            "n2",
+            strange.folder,
+            (),
+            "the scheduler does not trust this node's key: run `drom keys trust FILE NODE` there with",
+        ),
         ("n2", blind.folder, (), f"the key in {blind.folder}/peers/{HEAD}.key is still its identity.key."),
-        ("n2", here.keys_of("n2"), (), "an agent for node n2 is here: stop it, or give this one another name with"),
+        (
+            "n2",
+            here.keys_of("n2"),
+            (),
+            "another agent for node n2 is connected: stop it, or give this one another name with",
+        ),
         (
             "n3",
             here.keys_of("n3"),
             newer,
-            "this scheduler speaks protocol 1, not 99: install the same version.",
+            "this scheduler uses protocol 1, not 99: install the same version.",
         ),
     )
     here.agents["n3"].end(signal.SIGTERM)

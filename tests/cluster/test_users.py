@@ -101,7 +101,7 @@ def test_a_user_runs_ranks_on_all_nodes_and_rules_nobody_else(here: DeskRig) -> 
 
     refused = here.as_user("cancel", str(of_root), *where)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == f"drom: job {of_root} is root's: only they and root may change it.\n"
+    assert refused.stderr == f"drom: job {of_root} belongs to root: only they and root may change it.\n"
     assert here.job(of_root)["state"] == "running"
     assert here.as_user("cancel", str(number), *where).returncode == 0
     assert here.await_state(number, "cancelled")["reason"] == f"cancelled by {NAME}"

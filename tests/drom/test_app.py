@@ -140,7 +140,10 @@ def test_without_an_agent_one_sentence_says_so(arguments: list[str], tmp_path: P
     [
         (["topology", "--emulate", "cor:4"], "drom: 'cor:4' is not a level of a topology: "),
         (["topology", "--emulate", ""], "drom: the topology is empty: write words such as "),
-        (["topology", "--emulate", "core:1", "--topology", "core:1"], "drom: --topology lays words over real CPUs"),
+        (
+            ["topology", "--emulate", "core:1", "--topology", "core:1"],
+            "drom: --topology and --emulate exclude each other",
+        ),
         (["topology", "--topology", "core:9999"], "drom: the topology 'core:9999' needs 9999 CPUs and "),
         (
             ["agent", "--emulate", "core:1", "--grace", "-1"],
@@ -191,7 +194,10 @@ def test_a_folder_without_a_machine(tmp_path: Path, missing: str) -> None:
     done = drom("topology", "--sysfs-root", str(tmp_path / missing))
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"drom: {tmp_path / missing} holds no machine: name a folder with sys/ or proc/ in it.\n"
+    assert (
+        done.stderr
+        == f"drom: {tmp_path / missing} does not describe a machine: name a folder with sys/ or proc/ in it.\n"
+    )
 
 
 def test_a_recorded_machine(tmp_path: Path) -> None:
@@ -254,7 +260,7 @@ def test_a_broken_configuration_is_refused_by_check_and_agent(tmp_path: Path) ->
     [
         (
             'topology = "pack:2"\nemulate = "pack:2 core:1"\n',
-            "2: topology lays words over real CPUs and emulate over none: say one of them.",
+            "2: topology and emulate exclude each other: set one of them.",
         ),
         ('emulate = "pack:none"\n', "1: emulate: "),
         ('reserved = "0-32767"\n', "1: reserved = 0-32767 leaves no core to manage here: reserve fewer CPUs."),
@@ -265,11 +271,11 @@ def test_a_broken_configuration_is_refused_by_check_and_agent(tmp_path: Path) ->
         ('topology = "pack:4096"\n', "1: topology: the topology 'pack:4096' needs 4096 CPUs and "),
         (
             '[exclude]\nusers = ["root", "nobody-of-that-name"]\n',
-            "2: nobody-of-that-name is no user here: check exclude.users.",
+            "2: nobody-of-that-name is not a user of this node: check exclude.users.",
         ),
         (
             'scheduler = "ipc:///s"\nobserve = true\n',
-            "2: an agent that only observes starts no jobs: leave out observe or scheduler.",
+            "2: an agent that only observes starts no jobs: omit observe or scheduler.",
         ),
         ('[users]\nmasters = "no-such-group"\n', "2: there is no group no-such-group here: check users.masters."),
     ],
@@ -290,7 +296,7 @@ def test_a_file_without_an_event_is_told(tmp_path: Path) -> None:
     file = tmp_path / "other"
     file.write_bytes(bytes(range(256)) * 40)
     wrong = drom("events", "--file", str(file))
-    assert sentence(wrong) == f"drom: there is no event in {file}: name a file that an agent keeps with --file."
+    assert sentence(wrong) == f"drom: there is no event in {file}: name an agent's file of events with --file."
 
     file.write_bytes(b"")
     empty = drom("events", "--file", str(file))
@@ -377,7 +383,7 @@ def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         app.run_app()
     assert str(caught.value) == (
         r"drom: this is a fault of drom (KeyError: 'metrics\nof'): "
-        "report it, with what DROM_DEBUG=1 in the environment shows."
+        "report it, with the output under DROM_DEBUG=1."
     )
 
     monkeypatch.setenv(app.DEBUG, "1")

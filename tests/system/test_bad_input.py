@@ -184,7 +184,7 @@ def test_other_options_than_the_programs_were_started_under_are_refused(tmp_path
     start.start(*agent.run("--job", "a", "--", "sleep", "1000"))
     agent.await_tasks(a="0-1")
     agent.kill()
-    refused_agent(agent.dir, "was emulated or observed and is not now", "--emulate", "pack:2 core:1")
+    refused_agent(agent.dir, "differs from this agent in emulate or observe", "--emulate", "pack:2 core:1")
     assert_clean(agent.dir)
     with start_agent(tmp_path, *TWO) as agent:
         agent.await_tasks(a="0-1")
@@ -300,8 +300,8 @@ def test_a_file_system_that_fills_up_refuses_newcomers_only(
     [
         (["set", "guest", "7-9"], "not managed here"),
         (["set", "guest", "0-1"], "bystander may not be moved"),
-        (["set", "nobody", "0"], "no job or pid is called nobody"),
-        (["resize", "nobody", "1"], "no job is called nobody"),
+        (["set", "nobody", "0"], "there is no job or pid nobody"),
+        (["resize", "nobody", "1"], "there is no job nobody"),
         (["resize", "guest", "5"], "can have 1 to 2 CPUs, not 5"),
         (["resize", "bystander", "2"], "bystander is rigid"),
     ],
@@ -504,7 +504,7 @@ def test_more_guests_than_descriptors_do_not_end_the_agent(tmp_path: Path, start
         quiet = [_knock(agent) for _ in range(200)]
         refused = start.start(*agent.run("--job", "guest", "--", "sleep", "1000"))
         assert refused.wait() == 1
-        assert refused.err == "drom: refused: too many are at the door: try again in a moment.\n"
+        assert refused.err == "drom: refused: too many programs are registering: try again in a moment.\n"
         for door in quiet:
             door.close()
         start.start(*agent.run("--job", "guest", "--", "sleep", "1000"))
@@ -625,7 +625,7 @@ def test_orders_of_other_users_are_refused(agent: Agent) -> None:
         )  # fmt: skip
     assert done.stdout.splitlines() == [
         "1",
-        "job bystander is another user's: only root and the agent's own user may change it.",
+        "job bystander belongs to another user: only root and the agent's own user may change it.",
     ], done
 
 

@@ -228,7 +228,7 @@ def test_jobs_wait_for_each_other_and_for_their_user(here: Cluster) -> None:
     value = here.await_state(stubborn, "timeout")
     here.cli("drain", "n1", "--undo")
     assert value["status"] == -signal.SIGKILL
-    assert value["reason"] == "its limit of 2 s was over, and it was killed, as it did not heed SIGTERM"
+    assert value["reason"] == "its limit of 2 s was over, and it was killed, as it did not end on SIGTERM"
     assert list(value["shares"]) == ["n2"]
 
 
@@ -325,7 +325,7 @@ def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
 
     assert here.job(theirs_too)["user"] == "nobody"
     for order, sentence in (
-        ({"name": "cancel", "job": number}, f"job {number} is {whose}'s: only they and root may change it."),
+        ({"name": "cancel", "job": number}, f"job {number} belongs to {whose}: only they and root may change it."),
         ({"name": "drain", "node": "n1", "reason": "x"}, "only root and the scheduler's own user may drain nodes."),
     ):
         with pytest.raises(errors.ControlError) as refused:
@@ -333,7 +333,7 @@ def test_a_key_is_a_user(here: Cluster, tmp_path: Path) -> None:
         assert str(refused.value) == sentence
     client.order(nobody, "cancel", job=theirs_too)
     with pytest.raises(
-        errors.ControlError, match=r"^no user here is called as the key stranger: trust it under a user"
+        errors.ControlError, match=r"^no user here has the name of the key, stranger: trust it under a user"
     ):
         client.order(here.remote(tmp_path / "stranger"), "submit", jobs=[spec])
 

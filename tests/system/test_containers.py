@@ -97,7 +97,7 @@ def test_an_agent_in_a_container_refuses_whom_it_cannot_see(start: Programs) -> 
         try:
             outside = start.start(*agent.run("sleep", "0"))
             assert outside.wait() == 1
-            reason = "the kernel shows no process of yours to this agent: run it in the agent's pid namespace."
+            reason = "the agent cannot see this process: run it in the agent's pid namespace."
             assert outside.err == f"drom: refused: {reason}\n"
         finally:
             agent.discard()

@@ -207,7 +207,7 @@ def test_another_users_program_in_a_job_gives_no_orders_for_it(agent: Agent, sta
     program = script(agent, start, f"env PYTHONPATH={ROOT} {shlex.join(order)}; read nothing")
     said = json.loads(program.await_out(r"^\[.*\]$")[0])
 
-    assert said == ["job a is another user's: only root and the agent's own user may change it."] * 2
+    assert said == ["job a belongs to another user: only root and the agent's own user may change it."] * 2
     assert agent.await_tasks(a="0-1")
 
 

@@ -42,4 +42,4 @@ def test_an_excluded_user_runs_unmanaged(tmp_path: Path, start: Programs) -> Non
     with start_agent(tmp_path, *TWO, "--exclude-users", f"{os.getuid()},nobody-has-this-name") as agent:
         start.start(*agent.run("--", "sleep", "1000")).await_err(r"alone \(exclude\.users\)\.$")
         assert agent.order("ps")["tasks"] == []
-        assert 'reason="nobody-has-this-name is no user here' in agent.log
+        assert 'reason="nobody-has-this-name is not a user of this node' in agent.log

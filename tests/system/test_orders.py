@@ -75,7 +75,7 @@ def sleeper(start: Programs, uid: int = os.getuid()) -> Program:
 @needs_root
 def test_only_masters_have_the_configuration_read_again(agent: Agent) -> None:
     """Another user is told who may."""
-    sentence = "only root and the agent's own user may have the configuration read again."
+    sentence = "only root and the agent's own user may reload the configuration."
     assert ask_as(agent, NOBODY, ("reload", {})) == [sentence]
 
 
@@ -102,7 +102,7 @@ class TestAttach:
 
         done = agent.cli("release", "old")
         assert done.stdout == (
-            f"old (pid {old.pid}) may use CPUs {everything} again and is managed no longer: "
+            f"old (pid {old.pid}) may use CPUs {everything} again and is no longer managed: "
             "jobs on these CPUs share them with it.\n"
         )
         agent.await_tasks(new="0-1")
@@ -146,7 +146,9 @@ class TestAttach:
         before = affinity(old.pid)
         said = agent.cli("attach", str(old.pid), "--job", "old").stdout
 
-        assert said.startswith(f"process {old.pid} is job old, runs on where it was, and waits: needs at least 1 CPU")
+        assert said.startswith(
+            f"process {old.pid} is job old, continues on its present CPUs, and waits: needs at least 1 CPU"
+        )
         assert agent.tasks()["old"]["state"] == "waiting"
         assert affinity(old.pid) == before
         assert agent.cli("explain", "old").stdout.splitlines()[2].endswith("it runs on where it was.")
@@ -181,11 +183,11 @@ class TestAttach:
         refusals = {
             gone.pid: f"no process has the pid {gone.pid}: see `ps -e`.",
             99_999_999: "no process has the pid 99999999: see `ps -e`.",
-            1: "process 1 is the parent of everything here: attach the programs that you mean.",
-            agent.pid: f"process {agent.pid} is the agent, or one that the agent descends from: ",
-            os.getpid(): f"process {os.getpid()} is the agent, or one that the agent descends from: ",
-            job.pid: f"process {job.pid} is managed already, as job job: see `drom explain job`.",
-            child: f"process {child} belongs to job job (pid {job.pid}), which is managed already.",
+            1: "process 1 is the parent of everything here: attach the programs themselves.",
+            agent.pid: f"process {agent.pid} is the agent or an ancestor of it: ",
+            os.getpid(): f"process {os.getpid()} is the agent or an ancestor of it: ",
+            job.pid: f"process {job.pid} is already managed as job job: see `drom explain job`.",
+            child: f"process {child} belongs to job job (pid {job.pid}), which is already managed.",
         }
         for pid, sentence in refusals.items():
             for dry_run in (False, True):
@@ -339,12 +341,12 @@ class TestOtherUsers:
             ("set", {"job": "mine", "cpus": "1"}),
         )
         assert said == [
-            f"process {roots.pid} is another user's: only root and the agent's own user may attach it.",
-            "job mine is under an order that somebody else gave: only root and the agent's own user may change it.",
+            f"process {roots.pid} belongs to another user: only root and the agent's own user may attach it.",
+            "job mine is under an order of another user: only root and the agent's own user may change it.",
             "only root and the agent's own user may choose CPUs: ask for fewer with `drom resize`.",
         ]
         assert ask_as(agent, NOBODY - 1, ("release", {"job": "mine"}), ("ps", {})) == [
-            "job mine is another user's: only root and the agent's own user may change it.",
+            "job mine belongs to another user: only root and the agent's own user may change it.",
             "done",
         ]
         assert agent.tasks()["mine"]["hold"] == 1
@@ -376,7 +378,7 @@ def test_the_page_about_orders_is_right(agent: Agent, start: Programs, program: 
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("+ drom ") == lines.count("\ndrom ") + 1
     assert done.stdout.count("This is a dry run: nothing was changed.") == 2
-    assert "is managed no longer: jobs on these CPUs share them with it." in done.stdout
+    assert "is no longer managed: jobs on these CPUs share them with it." in done.stdout
     assert agent.tasks()["jacobi"]["pin"] == "0"
     assert job.quit() == 0
 

@@ -52,7 +52,7 @@ def test_who_has_a_key_commands_and_who_has_none_gets_a_sentence(tmp_path: Path,
         assert "event=order name=resize key=ben job=calm cpus=2" in agent.log
         assert (once.returncode, once.stderr) == (1, refused.stderr)
         assert refused.returncode == 1
-        assert refused.stderr.startswith(f"drom: the agent at {where} does not know our key: let its administrator ")
+        assert refused.stderr.startswith(f"drom: the agent at {where} does not trust this key: let its administrator ")
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class TestHandingOver:
         assert refused.log == (
             f"drom: {agent.dir}/registry cannot be adopted, its layout is version {layout.LAYOUT_VERSION + 1}, "
             f"this agent writes version {layout.LAYOUT_VERSION} (run the drom that made it and stop that, so that its "
-            "programs run on unmanaged): remove it once its programs have ended.\n"
+            "programs continue unmanaged): remove it once its programs have ended.\n"
         )
         assert registry_of(agent).read_bytes() == theirs
         assert affinity(a.pid) == "0,1"

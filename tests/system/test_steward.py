@@ -121,7 +121,7 @@ def test_a_job_is_held_at_what_was_ordered(scheduler: FakeScheduler, agent: Agen
     agent.await_tasks(**{"drom-1": "0-2,5-7"})
     scheduler.say("n1", start(2, "sleep", "inf", cores=3, most=3))
     refused = scheduler.hear(Refused, job=2, fault="busy")
-    assert refused.reason.startswith("job drom-2 cannot have 3 CPUs: at most 2 CPUs can be had")
+    assert refused.reason.startswith("job drom-2 cannot have 3 CPUs: at most 2 CPUs are available")
     scheduler.say("n1", Resize(1, 1, 9, 60.0))
     assert scheduler.hear(NotResized, job=1).cores == 6
     end(scheduler, agent, 1)
@@ -236,7 +236,7 @@ def test_others_share_what_is_left(scheduler: FakeScheduler, agent: Agent, other
     refused = agent.cli("resize", "drom-1", "2")
     assert (refused.returncode, refused.stderr) == (
         1,
-        "drom: job drom-1 is a scheduler's: only that resizes or releases it.\n",
+        "drom: job drom-1 belongs to a scheduler: only that may resize or release it.\n",
     )
     other.kill()
     scheduler.say("n1", Resize(1, 1, 2, 60.0))
@@ -407,7 +407,7 @@ def test_what_is_not_known_to_run_is_ended(tmp_path: Path, scheduler: FakeSchedu
     with start_agent(tmp_path, *options) as agent:
         assert scheduler.hear(Hello).jobs == ()
         assert (lives(program), lives(child)) == (False, False)
-        agent.await_log(r"event=spool_unreadable reason=\".*/1\.1 cannot be read: what runs of job 1 is ended\.\"")
+        agent.await_log(r"event=spool_unreadable reason=\".*/1\.1 cannot be read: the processes of job 1 are ended\.\"")
         assert list((agent.dir / "steward").iterdir()) == []
 
 

@@ -204,7 +204,7 @@ def test_the_kill_of_a_drom_step_ends_its_job(stage: Stage) -> None:
 
     ended = scheduler.hear(Ended, job=9)
 
-    assert (ended.status, ended.note.startswith("its keeper on the node was killed")) == (-9, True)
+    assert (ended.status, ended.note.startswith("its supervisor on the node was killed")) == (-9, True)
     assert not lives(program)
     assert not lives(int((folder / "pid").read_text()))
     scheduler.say("n1", start(10, "true", cores=4, most=4))

@@ -79,7 +79,7 @@ def test_the_agent_dies(tmp_path: Path) -> None:
         with terminal(command(agent), environment()) as screen:
             screen.await_screen(has(r"No task runs here"))
             agent.kill()
-            screen.await_screen(has(r"This is how it was: no agent answers", r"^socket \d  \.\.$"))
+            screen.await_screen(has(r"The last known state: no agent answers", r"^socket \d  \.\.$"))
             agent = launch_agent(tmp_path / "run", "--topology", "core:2")
             screen.await_screen(lambda lines: "This is how it was" not in "\n".join(lines))
             screen.type("q")
@@ -115,7 +115,7 @@ def test_a_terminal_that_cannot(agent: Agent) -> None:
         screen.await_screen(has(r"No task runs here"))
     env = environment() | {"TERM": "nothing"}
     with terminal(["env", "TERM=nothing", *command(agent)], env) as screen:
-        screen.await_screen(has(r"drom: this terminal \(TERM=nothing\) cannot show a picture that moves: type drom t"))
+        screen.await_screen(has(r"drom: this terminal \(TERM=nothing\) cannot show a live picture: type drom t"))
         assert screen.process.wait(60) == 1
 
 

@@ -130,7 +130,7 @@ def test_orders_about_anothers_job_are_refused(agent: Agent, victim: Program) ->
         ["release", {"job": job}],
         ["release", {"job": str(victim.pid)}],
     ]
-    refusal = f"job {job} is another user's: only root and the agent's own user may change it."
+    refusal = f"job {job} belongs to another user: only root and the agent's own user may change it."
     assert came_of(ATTACKER, agent, "give_orders", asked) == [refusal] * len(asked)
     assert_unharmed(agent, victim)
 
@@ -152,7 +152,7 @@ def test_an_order_of_ones_own_can_be_ended_under_the_next_agent(folder: Path, st
         agent.kill()
         agent = launch_agent(folder / "run", *TWO)
         agent.await_log("event=adopted tasks=1 dead=0")
-        refusal = f"job {job} is under an order that somebody else gave: "
+        refusal = f"job {job} is under an order of another user: "
         (said,) = came_of(VICTIM, agent, "give_orders", [auto])
         assert said.startswith(refusal)
         assert program.quit() == 0
@@ -190,7 +190,9 @@ def test_members_of_the_group_of_masters_may_order(folder: Path, start: Programs
     """A group is asked for at each order: here one that the user nobody is in, and one that nobody is in."""
     nobody = pwd.getpwnam("nobody")
     asked = [["resize", {"job": "calm", "cpus": 1}]]
-    refusal = "job calm is another user's: only root, the agent's own user and members of the group 0 may change it."
+    refusal = (
+        "job calm belongs to another user: only root, the agent's own user and members of the group 0 may change it."
+    )
     for group, said in ((str(nobody.pw_gid), "done"), ("0", refusal)):
         with start_agent(folder, *TWO, "--users-masters", group, name=group) as agent:
             start.start(*agent.run("--job", "calm", "sleep", "1000"))
@@ -244,7 +246,7 @@ def test_endless_tasks_of_one_user_leave_a_core_to_another(folder: Path, start: 
         assert sum(row["state"] != "waiting" for row in rows) == 7
         targets = [cpu for row in rows for cpu in cpus(parse_cpulist(row["target"]))]
         assert sorted(targets) == list(range(8))
-        kept = "the last CPUs that running jobs can lend are kept for users who run nothing here."
+        kept = "the last CPUs that running jobs can lend are kept for users without running jobs."
         assert kept in [row["detail"] for row in rows]
         start.start(*as_user(VICTIM, *agent.run("--job", "b", "sleep", "1000")))
         agent.await_log("event=task_started job=b ")
@@ -346,7 +348,7 @@ def test_a_silent_directory_of_users_holds_nobody_up(folder: Path, start: Progra
     with start_agent(folder, *options, within=within) as agent:
         start.start(*agent.run("--job", "calm", "sleep", "1000"))
         somebody(start, nobody.pw_uid, agent, "follow")
-        silent = "this machine's directory of users has not answered: ask again in a moment."
+        silent = "this machine's user directory (NSS) has not answered: try again in a moment."
         asked = [["resize", {"job": "calm", "cpus": 1}]]
         assert came_of(nobody.pw_uid, agent, "give_orders", asked) == [silent]
         number, named = (f'drom_user_allocated_cpu_seconds_total{{user="{who}"}}' for who in (nobody.pw_uid, "nobody"))

@@ -154,7 +154,7 @@ def test_what_is_served(agent: Agent, start: Programs) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port_of(agent)}/", timeout=SECONDS) as answer:
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'; ")
     assert json.loads(get(agent, "/explain.json?job=a%20b")[1])["sentences"][0]["text"].startswith("a b is a malleable")
-    assert get(agent, "/explain.json?job=nobody") == (404, b'{"error":"no job is called nobody: see `drom ps`."}')
+    assert get(agent, "/explain.json?job=nobody") == (404, b'{"error":"there is no job nobody: see `drom ps`."}')
     head = urllib.request.Request(f"http://127.0.0.1:{port_of(agent)}/page.css", method="HEAD")
     with urllib.request.urlopen(head, timeout=SECONDS) as answer:
         assert (answer.status, answer.headers["Content-Length"]) == (200, str(len(served["/page.css"][1])))

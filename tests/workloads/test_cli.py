@@ -59,7 +59,7 @@ def test_info_of_jobs_larger_than_the_machine(log: Path) -> None:
     refused, _ = drom("info", log, "--nodes", "16", "--cores", "2")
     left, _ = drom("info", log, "--nodes", "32", "--rule", "larger=drop")
 
-    assert "Cleaning refuses the log, unless another rule is chosen or it is corrected:" in refused.splitlines()
+    assert "Cleaning rejects the log: choose another rule, or correct the log:" in refused.splitlines()
     assert re.search(r"\n  \d+ jobs larger than the machine: refused\n", refused)
     assert re.search(r"Cleaning keeps 1\d\d of 200 jobs:\n  \d+ jobs larger than the machine: left out\n", left)
 
@@ -131,7 +131,7 @@ def test_make_and_plot(tmp_path: Path) -> None:
         (["make", "downey", "-o", "O"], "drom: There is no model 'downey' with 'model' estimates: choose a model of "),
         (["convert", "LOG", "/dev/full"], "drom: the system refuses what drom needs (No space left on device): "),
         (["convert", "LOG", "/nonexistent/x.swf"], "drom: /nonexistent/"),
-        (["plot", "LOG", "-o", "x.bmp"], "drom: 'x.bmp' is no picture: end the name in .png or .svg."),
+        (["plot", "LOG", "-o", "x.bmp"], "drom: 'x.bmp' is not a picture: end the name in .png or .svg."),
     ],
 )
 def test_failures_are_one_sentence(log: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:

@@ -67,10 +67,10 @@ def test_a_mix_can_be_added() -> None:
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
-        (Recipe(largest=4), "largest is for the model cirne-like: leave it out with lublin."),
-        (Recipe("lomonosov", fit="kth"), "fit is for the model cirne-like: leave it out with lomonosov."),
-        (Recipe("cirne-like", kind="batch"), "kind is for the model lublin: leave it out with cirne-like."),
-        (Recipe(accuracy=0.3), "accuracy is for the model lomonosov: leave it out with lublin."),
+        (Recipe(largest=4), "largest is for the model cirne-like: omit it with lublin."),
+        (Recipe("lomonosov", fit="kth"), "fit is for the model cirne-like: omit it with lomonosov."),
+        (Recipe("cirne-like", kind="batch"), "kind is for the model lublin: omit it with cirne-like."),
+        (Recipe(accuracy=0.3), "accuracy is for the model lomonosov: omit it with lublin."),
     ],
 )
 def test_what_another_model_is_told(recipe: Recipe, sentence: str) -> None:

@@ -49,7 +49,7 @@ def test_one_job_is_drawn(tmp_path: Path) -> None:
 
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
     """The sentence names the kinds there are."""
-    with pytest.raises(WorkloadError, match=r"'log.bmp' is no picture: end the name in .png or .svg"):
+    with pytest.raises(WorkloadError, match=r"'log.bmp' is not a picture: end the name in .png or .svg"):
         draw(synthetic(), synthetic(), 64, tmp_path / "log.bmp")
 
 

@@ -157,8 +157,8 @@ def test_a_faulty_line_is_named(tmp_path: Path, line: str, sentence: str) -> Non
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", " holds no job: a line of the Standard Workload Format has 18 numbers."),
-        (b"; Version: 2.2\n\n", " holds no job: a line of the Standard Workload Format has 18 numbers."),
+        (b"", " contains no job: a line of the Standard Workload Format has 18 numbers."),
+        (b"; Version: 2.2\n\n", " contains no job: a line of the Standard Workload Format has 18 numbers."),
         (b'{"jobs": []}\n', ", line 1, field 1 (job number): '{\"jobs\":' is not a number: is this a workload log?"),
         (b"id,submit\n1,2\n", ", line 1, field 1 (job number): 'id,submit' is not a number: is this a workload log?"),
         (b"\x7fELF\x00\x00\n\xff", ", line 1, field 1 (job number): '\\x7fELF\\x00\\x00' is not a number: "),

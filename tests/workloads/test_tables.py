@@ -39,10 +39,10 @@ def test_columns_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", ", line 1: each field once, and submit among them, is needed: the fields are job, "),
-        ("submit,submit\n1,2\n", ", line 1: each field once, "),
-        ("submit,length\n1,2\n", ", line 1: 'length' is no field: the fields are job, submit, "),
-        ("submit\n", " holds no job: it has only a line of names."),
+        ("", ", line 1: each field must occur once, and submit among them: the fields are job, "),
+        ("submit,submit\n1,2\n", ", line 1: each field must occur once, "),
+        ("submit,length\n1,2\n", ", line 1: 'length' is not a field: the fields are job, submit, "),
+        ("submit\n", " contains no job: it has only a line of names."),
         ("submit,wait\n1,2\n3\n", ", line 3: 1 column where the first line has 2."),
         ("submit,wait\n1,soon\n", ", line 2, wait: 'soon' is not a whole number."),
         ("submit,wait\n1,2.5\n", ", line 2, wait: '2.5' is not a whole number."),

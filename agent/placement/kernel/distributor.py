@@ -263,7 +263,7 @@ def _signatures(
         "find_twins": none(p, st, grid),
         "prefer": none(p, i, row),
         "missing": i(p, st, row, i),
-        "plant": tree(p, st, row, row),
+        "prepare_search": tree(p, st, row, row),
         "cell_cost": i(p, st, i, i, i),
         "cell_range": two(p, st, tree, i, i),
         "to_come": i(p, st, tree, row, i, i, i),
@@ -276,9 +276,9 @@ def _signatures(
         "from_sockets": i(p, st, grid, row),
         "solve": truth(p, grid, row),
         "check": i(short, flags, row, i),
-        "pose": p(row, row, short, short, flags, short, flags),
+        "build_problem": p(row, row, short, short, flags, short, flags),
         "find_leaves": row(short, short, row),
-        "hand_out": none(p, grid, row, short, short),
+        "assign_units": none(p, grid, row, short, short),
         "describe": none(p, grid, row),
         "place": types.Tuple((short, row))(short, short, short, short, flags, short, flags, i),
     }
@@ -363,7 +363,9 @@ class Distributor:
         wanted, there = sum(demand.cores for demand in ordered), len(self._cores)
         return Infeasible(f"{wanted} cores are wanted, but there are {there}") if wanted > there else held
 
-    def _answer(self, ordered: Sequence[TaskRequest], assign: NDArray[Any], info: Sequence[int]) -> Placement | Infeasible:
+    def _answer(
+        self, ordered: Sequence[TaskRequest], assign: NDArray[Any], info: Sequence[int]
+    ) -> Placement | Infeasible:
         """Turn the kernel's arrays into masks; a fixed task keeps its exact mask."""
         from drom.agent.placement.kernel import problem as words
 

@@ -64,7 +64,7 @@ def _where(text: str) -> Path | RemoteAddress:
         folder = os.environ.get("DROM_REMOTE_KEYS")
         return RemoteAddress(address, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
     if ":" in text and not Path(text).is_dir():
-        msg = f"{text!r} is no scheduler: write HOST:PORT, or the folder of its queue."
+        msg = f"{text!r} is not a scheduler: write HOST:PORT, or the folder of its queue."
         raise SchedulerError(msg)
     return Path(text)
 
@@ -74,7 +74,7 @@ Where = Annotated[
     typer.Option(
         "--scheduler",
         metavar="DIR|HOST:PORT",
-        help="The folder of the scheduler's queue, or where it listens for users of other nodes.",
+        help="The folder of the scheduler's queue, or its address for users of other nodes.",
         envvar="DROM_QUEUE",
         default_factory=lambda: str(cli_scheduler.default_queue(os.environ, os.geteuid())),
         show_default="/var/lib/drom, or ~/.local/state/drom",
@@ -116,23 +116,22 @@ def submit(
     context: typer.Context,
     scheduler: Where,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND...] | SCRIPT [ARGUMENT...]", help="What to run.")
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...] | SCRIPT [ARGUMENT...]", help="The command or script to run."),
     ] = None,
     nodes: Annotated[
-        int, typer.Option("--nodes", "-N", min=0, max=MOST, help="Nodes; default: as the tasks need.")
+        int, typer.Option("--nodes", "-N", min=0, max=MOST, help="Number of nodes; default: as many as the tasks need.")
     ] = 0,
     tasks: Annotated[int, typer.Option("--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")] = 0,
-    ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes.")] = 0,
-    threads: Annotated[
-        int, typer.Option("--cpus-per-task", "-c", min=0, max=MOST, help="Cores that a task asks for.")
-    ] = 0,
+    ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes together.")] = 0,
+    threads: Annotated[int, typer.Option("--cpus-per-task", "-c", min=0, max=MOST, help="Cores for each task.")] = 0,
     limit: Annotated[
         int | None,
         typer.Option(
             "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
         ),
     ] = None,
-    name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: its program's.")] = "",
+    name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: that of its program.")] = "",
     job_class: Annotated[
         str,
         typer.Option("--class", metavar="CLASS", help="malleable, moldable or rigid.", parser=reader(parse_class)),
@@ -142,7 +141,7 @@ def submit(
         typer.Option(
             min=-MOST,
             max=MOST,
-            help="Jobs of higher priority are before others; above 0: for root and its owner alone.",
+            help="Jobs of higher priority come first; above 0 only for root and the scheduler's owner.",
         ),
     ] = 0,
     dependency: Annotated[
@@ -151,7 +150,7 @@ def submit(
             "--dependency",
             "-d",
             metavar="KIND:JOB,...",
-            help="What to wait for, as afterok:12.",
+            help="The jobs to wait for, such as afterok:12.",
             parser=reader(parse_dependencies),
         ),
     ] = None,
@@ -161,7 +160,7 @@ def submit(
             "--constraint",
             "-C",
             metavar="NAMES",
-            help="Features its nodes have, as bigmem,fast.",
+            help="Features that its nodes must have, such as bigmem,fast.",
             parser=reader(parse_features),
         ),
     ] = None,
@@ -170,19 +169,21 @@ def submit(
         typer.Option(
             "--mem",
             metavar="SIZE",
-            help="Memory on each node, as 4G; a bare number is MiB.",
+            help="Memory on each node, such as 4G; a bare number is MiB.",
             parser=reader(parse_memory),
         ),
     ] = None,
     resources: Annotated[
         dict[str, int] | None,
-        typer.Option(metavar="NAME=N,...", help="What it uses of each node, as gpu=2.", parser=reader(parse_amounts)),
+        typer.Option(
+            metavar="NAME=N,...", help="Counted resources of each node, such as gpu=2.", parser=reader(parse_amounts)
+        ),
     ] = None,
     export: Annotated[
         dict[str, str] | None,
         typer.Option(
             metavar="ALL|NONE|NAME[=VALUE],...",
-            help="The variables it has of those here; default: all.",
+            help="The environment variables to pass to the job; default: all.",
             parser=reader(_chosen),
         ),
     ] = None,
@@ -192,34 +193,53 @@ def submit(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where its output goes; %j is its number.",
+            help="The file for its output; %j is its number.",
             parser=reader(parse_pattern),
         ),
     ] = Spec().output,
     stderr: Annotated[
         str | None,
-        typer.Option("--error", "-e", metavar="FILE", help="Default: with the output.", parser=reader(parse_pattern)),
+        typer.Option(
+            "--error",
+            "-e",
+            metavar="FILE",
+            help="The file for its errors; default: that of the output.",
+            parser=reader(parse_pattern),
+        ),
     ] = None,
     stdin: Annotated[
         str | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Default: nothing.", parser=reader(parse_pattern)),
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="The file for its input; default: none.", parser=reader(parse_pattern)
+        ),
     ] = None,
     chdir: Annotated[
         Path | None,
-        typer.Option("--chdir", "-D", metavar="DIR", readable=False, help="Where it runs; default: here."),
+        typer.Option(
+            "--chdir",
+            "-D",
+            metavar="DIR",
+            readable=False,
+            help="The folder in which it runs; default: the current one.",
+        ),
     ] = None,
     no_requeue: Annotated[
-        bool, typer.Option("--no-requeue", help="Let it fail when a node is lost, rather than begin anew.")
+        bool, typer.Option("--no-requeue", help="Fail if a node is lost, instead of starting again.")
     ] = False,
-    hold: Annotated[bool, typer.Option("--hold", "-H", help="Do not start it before drom hold --release.")] = False,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit so many such jobs.")] = 1,
+    hold: Annotated[
+        bool, typer.Option("--hold", "-H", help="Do not start the job before drom hold --release.")
+    ] = False,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit this many copies of the job.")] = 1,
     wait: Annotated[
-        bool, typer.Option("--wait", "-W", help="Return when it is over, with its exit status; of several the largest.")
+        bool,
+        typer.Option(
+            "--wait", "-W", help="Wait for the end, and exit with the job's status; of several jobs, the largest."
+        ),
     ] = False,
-    parsable: Annotated[bool, typer.Option("--parsable", help="Print its number alone, one a line.")] = False,
+    parsable: Annotated[bool, typer.Option("--parsable", help="Print only the job's number, one per line.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Submit a job: a command, or a script that says in #DROM lines what it needs."""
+    """Submit a job: a command, or a script with its requests in #DROM lines."""
     if parsable and json:
         raise typer.BadParameter("--parsable and --json contradict each other: give one of them.")
     if chdir and isinstance(_where(scheduler), Path):
@@ -297,7 +317,7 @@ def _picture(text: str) -> Path:
 
     if Path(text).suffix[1:] not in KINDS:
         kinds = ", ".join(f".{kind}" for kind in KINDS)
-        msg = f"{text!r} is no picture: end its name in one of {kinds}."
+        msg = f"{text!r} is not a picture: end its name in one of {kinds}."
         raise ValueError(msg)
     return Path(text)
 
@@ -305,29 +325,33 @@ def _picture(text: str) -> Path:
 @app.command()
 def queue(
     scheduler: Where,
-    every: Annotated[bool, typer.Option("--all", help="Also the last jobs that are over.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also list the last jobs that have ended.")] = False,
     last: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="So many of the last jobs: of --all, else 100; of a report, else all."),
+        typer.Option(
+            min=1, max=100_000, help="How many of the last jobs: with --all, default 100; in a report, default all."
+        ),
     ] = None,
     users: Annotated[
         Sequence[str] | None,
-        typer.Option("--user", "-u", metavar="NAME,...", help="Jobs of these users only.", parser=reader(parse_names)),
+        typer.Option("--user", "-u", metavar="NAME,...", help="Only jobs of these users.", parser=reader(parse_names)),
     ] = None,
-    mine: Annotated[bool, typer.Option("--me", help="Our own jobs only.")] = False,
+    mine: Annotated[bool, typer.Option("--me", help="Only one's own jobs.")] = False,
     states: Annotated[
         Sequence[str] | None,
         typer.Option(
             "--state",
             "-t",
             metavar="STATE,...",
-            help="Jobs in these states only, as pending,failed.",
+            help="Only jobs in these states, such as pending,failed.",
             parser=reader(parse_states),
         ),
     ] = None,
     names: Annotated[
         Sequence[str] | None,
-        typer.Option("--name", "-n", metavar="NAME,...", help="Jobs of these names only.", parser=reader(parse_names)),
+        typer.Option(
+            "--name", "-n", metavar="NAME,...", help="Only jobs with these names.", parser=reader(parse_names)
+        ),
     ] = None,
     limit: Annotated[
         int | None,
@@ -335,41 +359,45 @@ def queue(
             metavar="N",
             min=0,
             max=MOST_LISTED,
-            help="List so many jobs that wait or run; 0: all. Default: 1000; with --json: all.",
+            help="The most waiting and running jobs to list; 0: all. Default: 1000; with --json: all.",
         ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat the list each second, until Ctrl-C.")] = False,
     gantt: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draw who had which part of which node when: .png, .svg, .pdf.",
+            help="Draw the jobs on each node over time: .png, .svg, .pdf.",
             parser=reader(_picture),
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write what has run as drom simulate does, for drom compare.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write the jobs that have run to a folder as drom simulate does, for drom compare."
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report on what has run, with pictures, as one file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report on the jobs that have run, with pictures, to one file."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """List the jobs that wait and run: where, since when, and why not yet."""
+    """List the waiting and running jobs: their nodes, times, and reasons for waiting."""
     choice = JobFilter((*(users or ()), *((_our_name(),) if mine else ())), states or (), names or ())
     every = every or choice.over
     files = bool(gantt or out or html)
     if files and (watch or json or any(choice)):
         raise typer.BadParameter(_FILES)
     if last is not None and not (every or files):
-        raise typer.BadParameter("--last is of jobs that are over: give --all with it, --gantt, --html or --out.")
+        raise typer.BadParameter("--last applies to jobs that have ended: add --all, --gantt, --html or --out.")
     if gantt or html:
         figures.require()
     if files:
         _tell_history(_ask(scheduler, "history", last=last or 100_000), gantt, out, html)
         return
     if every and limit is not None:
-        raise typer.BadParameter("--limit is of jobs that wait or run: give --last with --all.")
+        raise typer.BadParameter("--limit applies to waiting and running jobs: with --all, give --last.")
     if every:
         wanted: dict[str, Any] = {"all": True, "last": last or 100}
     else:
@@ -390,7 +418,7 @@ def queue(
 
 FIRST = 1000
 """The number of jobs that are listed by default."""
-_FILES = "--gantt, --html and --out are about all jobs that have run: leave out --watch, --json and what chooses jobs."
+_FILES = "--gantt, --html and --out show all jobs that have run: omit --watch, --json and the options that select jobs."
 
 
 def _our_name() -> str:
@@ -428,7 +456,7 @@ def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, ht
 
 @app.command()
 def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
-    """Show a job: why it waits, where it runs, when it shrank and why, and all that happened to it."""
+    """Show a job: why it waits, where it runs, when and why it was resized, and its events."""
     _print(_ask(scheduler, "job", job=number), tables.job, as_json=json)
 
 
@@ -440,7 +468,7 @@ def cancel(
     scheduler: Where,
     json: AsJson = False,
 ) -> None:
-    """End jobs, or take them out of the queue."""
+    """End jobs, or remove them from the queue."""
     _each(numbers, lambda number: _ask(scheduler, "cancel", job=number), "Cancelled", as_json=json)
 
 
@@ -448,10 +476,10 @@ def cancel(
 def hold(
     numbers: Annotated[
         list[int],
-        typer.Argument(metavar="JOB...", help="Numbers of jobs that wait.", parser=reader(parse_job_of_several)),
+        typer.Argument(metavar="JOB...", help="Numbers of waiting jobs.", parser=reader(parse_job_of_several)),
     ],
     scheduler: Where,
-    release: Annotated[bool, typer.Option("--release", help="Let them start again.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="Allow them to start again.")] = False,
     json: AsJson = False,
 ) -> None:
     """Keep jobs from starting."""
@@ -481,7 +509,7 @@ def _each(numbers: list[int], give: Callable[[int], dict[str, Any]], done: str, 
 
 @app.command()
 def nodes(scheduler: Where, json: AsJson = False) -> None:
-    """List the nodes of the cluster: who is there, and what runs on them."""
+    """List the nodes of the cluster, their states, and the jobs that run on them."""
     _print(_ask(scheduler, "nodes"), tables.nodes, as_json=json)
 
 
@@ -489,12 +517,12 @@ def nodes(scheduler: Where, json: AsJson = False) -> None:
 def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The name of a node.")],
     scheduler: Where,
-    reason: Annotated[str, typer.Option(help="Why, for others to read.")] = "drained",
-    undo: Annotated[bool, typer.Option("--undo", help="Let jobs start there again.")] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Count a node no longer that is down for good.")] = False,
+    reason: Annotated[str, typer.Option(help="The reason, shown to other users.")] = "drained",
+    undo: Annotated[bool, typer.Option("--undo", help="Allow jobs to start on the node again.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove a node that is down permanently.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Let no more jobs start on a node; those that run there go on."""
+    """Start no more jobs on a node; the running ones continue."""
     if undo and forget:
         raise typer.BadParameter("--undo and --forget contradict each other: give one of them.")
     value = _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained", forget=forget)

@@ -35,7 +35,7 @@ def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
                 msg = f"{name}, line {number}: a quote is not closed: close it."
                 raise SchedulerError(msg) from error
             for word in {"--help", "--"}.intersection(words):
-                msg = f"{name}, line {number}: {word} is for the command line: leave it out."
+                msg = f"{name}, line {number}: {word} is only for the command line: remove it."
                 raise SchedulerError(msg)
             if words:
                 found.append((number, words))

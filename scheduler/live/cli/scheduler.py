@@ -49,61 +49,68 @@ def scheduler(
         typer.Option(
             "--state",
             metavar="DIR",
-            help="Where the queue is kept.",
+            help="The folder of the queue.",
             default_factory=lambda: default_state(os.environ, os.geteuid()),
             show_default="/var/lib/drom of root, or ~/.local/state/drom",
         ),
     ],
-    policy: Annotated[str, typer.Option(metavar="NAME|FILE", help="The policy, as of drom simulate.")] = "sd",
+    policy: Annotated[str, typer.Option(metavar="NAME|FILE", help="The policy, one of those of drom simulate.")] = "sd",
     choices: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy.")
     ] = None,
     name: Annotated[str, typer.Option(help="The name of the cluster.")] = USUAL.name,
     agents: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Listen for agents of other nodes there; needs keys.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address to listen on for agents of other nodes; needs keys."),
     ] = None,
     users: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Listen for users of other nodes there; needs keys.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on for users of other nodes; needs keys.")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option(metavar="ADDRESS:PORT", help="Serve Prometheus metrics there; port 0: a free one.")
+        str | None, typer.Option(metavar="ADDRESS:PORT", help="Address for Prometheus metrics; port 0: a free port.")
     ] = None,
     key_folder: Annotated[
-        Path | None, typer.Option("--keys", metavar="DIR", help="Our keys; default: those of `drom keys`.")
+        Path | None,
+        typer.Option("--keys", metavar="DIR", help="The folder with the keys; default: that of `drom keys`."),
     ] = None,
     default_time: Annotated[
-        str, typer.Option(metavar="TIME", help="Time limit of jobs that give none.")
+        str, typer.Option(metavar="TIME", help="Time limit of jobs submitted without --time.")
     ] = f"{USUAL.default_time}s",
-    max_time: Annotated[str, typer.Option(metavar="TIME", help="The longest time limit; unset: any.")] = "",
+    max_time: Annotated[str, typer.Option(metavar="TIME", help="The longest time limit; default: no bound.")] = "",
     silence: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="After so long an agent counts as gone.")
+        float, typer.Option(metavar="SECONDS", min=1, help="Silence after which an agent counts as gone.")
     ] = USUAL.silence,
     give_up: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="After so long more, the jobs of its node are given up.")
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="Further time after which the jobs of its node are given up."),
     ] = USUAL.give_up,
     shrink_within: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="A job that has not shrunk by then makes no room.")
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="Time within which a job must shrink to make room for another."),
     ] = USUAL.shrink_within,
     kill_wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, for jobs that are to end.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Time from SIGTERM to SIGKILL when a job is ended.")
     ] = USUAL.kill_wait,
     keep: Annotated[
-        int, typer.Option(metavar="DAYS", min=1, max=36500, help="Forget jobs that were over so many days ago.")
+        int, typer.Option(metavar="DAYS", min=1, max=36500, help="Forget jobs this many days after their end.")
     ] = round(USUAL.history / DAY),
     keep_jobs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Of a user's jobs that are over, forget the oldest beyond so many.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="The most ended jobs to remember for each user; the oldest are forgotten."
+        ),
     ] = USUAL.keep_jobs,
     max_jobs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Jobs that wait or run, which a user may have at once.")
+        int, typer.Option(metavar="N", min=1, help="The most waiting and running jobs of a user.")
     ] = USUAL.max_jobs,
     max_running: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Jobs of a user that run at once; 0: any number.")
+        int, typer.Option(metavar="N", min=0, help="The most jobs of a user that run at once; 0: any number.")
     ] = USUAL.max_running,
     max_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="What a user's unfinished jobs may take of the queue.")
+        str, typer.Option(metavar="SIZE", help="The most space in the queue for a user's unfinished jobs.")
     ] = f"{USUAL.max_bytes >> 20}M",
     max_orders: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Orders a second that a user may give for long.")
+        int, typer.Option(metavar="N", min=1, help="Orders per second that a user may give continuously.")
     ] = USUAL.max_orders,
     fair_share: Annotated[
         str,
@@ -113,7 +120,8 @@ def scheduler(
         ),
     ] = "",
     durable: Annotated[
-        bool, typer.Option("--durable", help="Have every change survive the loss of power, not only of the process.")
+        bool,
+        typer.Option("--durable", help="Make every change survive a loss of power, not only the end of the process."),
     ] = False,
 ) -> None:
     """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
@@ -160,7 +168,7 @@ def scheduler(
     try:
         server.run(lambda: log("ready", **about), manager)
     except LoopError as error:
-        typer.echo(failure(f"drom: the scheduler ends, and jobs go on: {error}"), err=True)
+        typer.echo(failure(f"drom: the scheduler ends, and jobs continue: {error}"), err=True)
         raise typer.Exit(EXIT_STATUS) from error
     stop()
     if server.starting:  # a compilation cannot be stopped, and need not be waited for
@@ -177,8 +185,8 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
         port, stop = serve(collector, host, number, lambda sentence: log("request_failed", reason=sentence))
     except (OSError, ValueError) as error:
         server.close()
-        reason = (error.strerror or error) if isinstance(error, OSError) else "it is no ADDRESS:PORT"
-        msg = f"cannot serve metrics at {where}: {reason}: choose another --metrics, as 127.0.0.1:9468."
+        reason = (error.strerror or error) if isinstance(error, OSError) else "it is not ADDRESS:PORT"
+        msg = f"cannot serve metrics at {where}: {reason}: choose another --metrics, such as 127.0.0.1:9468."
         raise SchedulerError(msg) from error
     log("metrics", address=host, port=port)
     return stop

@@ -16,16 +16,16 @@ from drom.scheduler.live.cli.directives import MARK, directives
 
 SCRIPT = "drom.script"
 """The key of the script's text in the context of `drom submit`."""
-_ARRAY = "--count N submits so many such jobs"
-_BEGIN = "jobs start when there is room: have at or cron submit one later, or release it (--hold)"
-_GRES = "nodes say what they have by name, and jobs ask for it as --resources gpu=1"
-_PARTITION = "there is one queue: leave it out, or choose nodes by --constraint"
+_ARRAY = "--count N submits N copies of a job"
+_BEGIN = "jobs start when there is room: submit one later with at or cron, or release it (--hold)"
+_GRES = "nodes name their resources, and jobs request them with --resources gpu=1"
+_PARTITION = "there is one queue: omit it, or choose nodes by --constraint"
 _OF_SBATCH = {
     "--array": _ARRAY,
     "-a": _ARRAY,
     "--begin": _BEGIN,
     "-b": _BEGIN,
-    "--exclusive": "a job that is not resized has its nodes to itself: --class rigid",
+    "--exclusive": "for exclusive nodes use --class rigid",
     "--gpus": _GRES,
     "--gres": _GRES,
     "--partition": _PARTITION,
@@ -59,7 +59,7 @@ class Submission(typer.core.TyperCommand):
         """Return the options in a script. Raises SchedulerError with the line of a wrong one."""
         lines = directives(text, path)
         if any(line.startswith("#SBATCH") for line in text.splitlines()):
-            typer.echo(f"drom: the #SBATCH lines of {path} are not read: write {MARK} for those that are to.", err=True)
+            typer.echo(f"drom: the #SBATCH lines of {path} are ignored: write {MARK} instead.", err=True)
         for number, words in lines:
             try:
                 left = self._alone(words, ctx)
@@ -67,7 +67,7 @@ class Submission(typer.core.TyperCommand):
                 msg = f"{path}, line {number}: {usage_sentence(error)}."
                 raise SchedulerError(msg) from error
             if left:
-                msg = f"{path}, line {number}: {left[0][:40]!r} is no option: write for example {MARK} --nodes 2."
+                msg = f"{path}, line {number}: {left[0][:40]!r} is not an option: write for example {MARK} --nodes 2."
                 raise SchedulerError(msg)
         return [word for _, words in lines for word in words]
 
@@ -98,12 +98,12 @@ def _read(path: str) -> str:
     try:
         text = Path(path).read_text()
     except UnicodeDecodeError as error:
-        msg = f"{path} is no script: to run a program write drom submit -- {path}"
+        msg = f"{path} is not a script: to run a program write drom submit -- {path}"
         raise SchedulerError(msg) from error
     except OSError as error:
         msg = f"the script {path} cannot be read: {reason_of(error)}."
         raise SchedulerError(msg) from error
     if not text.strip():
-        msg = f"the script {path} is empty: write #!/bin/sh and below it what is to be run."
+        msg = f"the script {path} is empty: write #!/bin/sh and below it the commands."
         raise SchedulerError(msg)
     return text

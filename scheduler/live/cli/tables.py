@@ -143,7 +143,7 @@ def _away(node: dict[str, Any], now: float) -> str:
     reasons = [reason for reason in (node["drained"], node["busy"]) if reason]
     since = node["heard"] or node["gone_since"]
     if node["state"] in ("gone", "down"):
-        silent = f"is silent since {_moment(since, now)}" if since else "has not spoken to this scheduler yet"
+        silent = f"is silent since {_moment(since, now)}" if since else "has not contacted this scheduler yet"
         reasons.append(f"its agent {silent}")
     return "; ".join(reasons)
 

@@ -61,18 +61,18 @@ def why_not_under(policy: Policy, spec: Spec) -> str:
     """Return why a policy cannot place a job, which an earlier policy may have accepted; empty if it can."""
     if group_of(spec) == ANYWHERE or policy.knows_nodes:
         return ""
-    return f"policy {policy.name} takes all nodes as equal"
+    return f"policy {policy.name} treats all nodes as equal"
 
 
 def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
     """Raise SchedulerError, with the reason, for a job that can never run on the nodes that `fit` it."""
     if why_not := why_not_under(policy, spec):
-        msg = f"{why_not}: leave out --constraint, --mem and --resources, or have the scheduler run with --policy sd."
+        msg = f"{why_not}: omit --constraint, --mem and --resources, or run the scheduler with --policy sd."
         raise SchedulerError(msg)
     if spec.memory and spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
         msg = (
             f"the job asks for {in_words(spec.memory)} of memory on each node, and the largest here has "
-            f"{in_words(most)}: ask for less with --mem."
+            f"{in_words(most)}: request less with --mem."
         )
         raise SchedulerError(msg)
     if len(fit) < spec.nodes:
@@ -82,14 +82,14 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
         raise SchedulerError(msg)
     if settings.max_time and spec.time > settings.max_time:
         longest = duration(settings.max_time)
-        msg = f"the job asks for {duration(spec.time)}, and jobs here may take {longest}: ask for less with --time."
+        msg = f"the job asks for {duration(spec.time)}, and jobs here may take {longest}: request less with --time."
         raise SchedulerError(msg)
 
 
 def warnings(specs: Iterable[Spec], nodes: Iterable[Node]) -> list[str]:
     """Return warnings for the user of accepted jobs, each a sentence."""
     if any(spec.memory for spec in specs) and not any(node.memory for node in nodes):
-        return ["no node here says how much memory it has, so that --mem does not keep a job from any."]
+        return ["no node here reports its memory, so --mem excludes no node."]
     return []
 
 

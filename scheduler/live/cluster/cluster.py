@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ARRANGE = 10.0
 """Seconds after which the queue is reordered by shares even if nothing happens: running jobs change them."""
-HUNG = "its program had not begun by then: check that somebody opens the pipes in --input, --output and --error"
+HUNG = "its program had not begun by then: check that another process opens the pipes in --input, --output and --error"
 
 
 class Cluster(NodeMembership):
@@ -148,7 +148,7 @@ class Cluster(NodeMembership):
         for fault in controller.faults:
             if fault not in self._faults:
                 about = {} if fault.job is None else {"job": fault.job}
-                self._warn("policy_fault", **about, reason=f"{fault.text}: nothing of that was done.")
+                self._warn("policy_fault", **about, reason=f"{fault.text}: this action was not carried out.")
         self._faults = controller.faults
 
     def _share_out(self, controller: Controller, now: float) -> None:

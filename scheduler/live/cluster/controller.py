@@ -524,7 +524,7 @@ def prepare(policy: Policy) -> None:
 def check(policy: Policy) -> None:
     """Raise SchedulerError for a policy that cannot decide on a live cluster."""
     if policy.pooled:
-        msg = f"policy {policy.name} allots processors of one machine, not nodes: choose another one with --policy."
+        msg = f"policy {policy.name} allots processors of one machine, not nodes: choose another policy with --policy."
         raise SchedulerError(msg)
     if policy.built_in == "cp":
-        raise SchedulerError("policy cp plans in the simulator only: choose another one with --policy.")
+        raise SchedulerError("policy cp works only in the simulator: choose another policy with --policy.")

@@ -65,7 +65,7 @@ def _survives(job: Job, cluster: Cluster) -> str:
 def _ended(job: Job) -> str:
     """Return why a job that is over failed, if its program or its limit is the reason; else empty."""
     if job.state == TIMEOUT:
-        killed = ", and it was killed, as it did not heed SIGTERM" if job.status == -signal.SIGKILL else ""
+        killed = ", and it was killed, as it did not end on SIGTERM" if job.status == -signal.SIGKILL else ""
         return f"its limit of {_limit(job)} was over{killed}"
     return f"it {how_it_ended(job.status)}" if job.state == FAILED and job.status is not None else ""
 
@@ -221,11 +221,11 @@ def _ending(job: Job, cluster: Cluster) -> str:
     else:
         ends = "Its own program has ended"
     if job.number in cluster.survivors.jobs:
-        hangs = "a process of it may hang in the kernel, as on a file system that is gone"
+        hangs = "a process of it may hang in the kernel, for example on a file system that is gone"
         survives = "it was killed and does not end, and has its cores until it does"
         return f"{ends}: {survives}. See its agents' logs: {hangs}."
     if job.launcher in job.left:
-        return f"{ends}: it was asked to end, and is killed after {duration(cluster.settings.kill_wait)} at the latest."
+        return f"{ends}: it received SIGTERM, and is killed within {duration(cluster.settings.kill_wait)}."
     return f"{ends}: what is left of it is killed."
 
 

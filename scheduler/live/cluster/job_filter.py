@@ -57,7 +57,7 @@ def job_filter_of(order: dict[str, Any]) -> JobFilter:
     lists = [order.get(name, []) for name in JobFilter._fields]
     for given in lists:
         if not isinstance(given, list) or len(given) > MOST_CHOSEN or any(type(one) is not str for one in given):
-            msg = f"users, states and names are lists of at most {MOST_CHOSEN} texts: use the drom of this version."
+            msg = f"users, states and names must be lists of at most {MOST_CHOSEN} texts: use the drom of this version."
             raise ControlError(msg)
     return JobFilter(*map(frozenset, lists))
 
@@ -66,7 +66,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     """Return the names in ``ann,ben``. Raises `WordError`."""
     names = tuple(text.split(","))
     if not all(names):
-        msg = f"{text[:40]!r} are no names: write them with commas, as ann,ben."
+        msg = f"{text[:40]!r} is not a list of names: write them with commas, such as ann,ben."
         raise WordError(msg)
     return names
 
@@ -78,6 +78,6 @@ def parse_states(text: str) -> tuple[str, ...]:
     states = tuple(text.lower().split(","))
     for state in states:
         if state not in STATES:
-            msg = f"{state[:40]!r} is no state of a job: choose of {', '.join(STATES)}."
+            msg = f"{state[:40]!r} is not a state of a job: choose from {', '.join(STATES)}."
             raise WordError(msg)
     return states

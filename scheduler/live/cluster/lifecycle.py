@@ -215,12 +215,12 @@ class JobLifecycle:
     def why_not(self, spec: Spec) -> str:
         """Return why the policy cannot place a job that was accepted before; empty if it can."""
         if why_not := admission.why_not_under(self.policy, spec):
-            return f"{why_not}, and it asks for certain ones: cancel it, or have the scheduler run with --policy sd"
+            return f"{why_not}, and it requests certain ones: cancel it, or run the scheduler with --policy sd"
         threads = max(1, spec.threads)
         if self.controller and spec.tasks * threads > self.controller.cores:
             wants = f"{counted(spec.tasks, 'task')} of {counted(threads, 'core')}"
             has = counted(self.controller.cores, "core")
-            return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it anew"
+            return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it again"
         return ""
 
     def _demand(self, job: Job) -> JobRequest:

@@ -44,13 +44,13 @@ class NodeMembership(JobLifecycle):
         if message.protocol != say.PROTOCOL:
             raise SchedulerError(say.other_version(message.protocol))
         if not re.fullmatch(NODE, message.node):
-            msg = f"{message.node[:64]!r} is no name of a node: give it one of letters, digits, . _ and - with --node."
+            msg = f"{message.node[:64]!r} is not a name of a node: set one of letters, digits, . _ and - with --node."
             raise SchedulerError(msg)
         if self.controller and message.cores != self.controller.cores:
             has = counted(self.controller.cores, "core")
             msg = (
-                f"node {message.node} has {counted(message.cores, 'core')}, those of this cluster have {has}: "
-                "give it a scheduler of its own."
+                f"node {message.node} has {counted(message.cores, 'core')}, the nodes of this cluster have {has}: "
+                "use another scheduler for it."
             )
             raise SchedulerError(msg)
         node = self._join(message, now)
@@ -176,7 +176,7 @@ class NodeMembership(JobLifecycle):
         """Remove a node that is down and has no job. Raises SchedulerError for any other."""
         node = self._known(name)
         if not node.down:
-            msg = f"node {name} is {node.state}: stop its agent, and forget it once drom nodes says that it is down."
+            msg = f"node {name} is {node.state}: stop its agent, and forget it once drom nodes lists it as down."
             raise SchedulerError(msg)
         jobs = [job.number for job in self.jobs.values() if not job.is_final and name in job.shares]
         if jobs:
@@ -378,14 +378,14 @@ class NodeMembership(JobLifecycle):
         for node in self.nodes.values():
             if node.gone_since is None and self._silence_limit(node) < now:
                 node.gone_since = now
-                self._warn("node_silent", node=node.name, reason="no job starts there until its agent speaks again.")
+                self._warn("node_silent", node=node.name, reason="no job starts there until its agent responds again.")
                 self._refresh(node)
             if node.gone_since is not None and self._silence_limit(node) <= now:
                 self._give_up(node, now)
 
     def _give_up(self, node: Node, now: float) -> None:
         node.down = True
-        self._warn("node_down", node=node.name, reason="its jobs are requeued or failed, as they asked.")
+        self._warn("node_down", node=node.name, reason="its jobs are requeued or failed, as requested.")
         for job in self.jobs_on(node.name):
             self._lose(job, f"node {node.name} went down", now)
             self._remove_from_node(job, node.name)

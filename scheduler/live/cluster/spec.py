@@ -198,7 +198,7 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
             if item.name not in ("command", "constraint", "after"):
                 _check_type(spec, item.name)
     except (TypeError, ValueError) as error:
-        raise SchedulerError("a field of the job has another type than it should: use this version's drom.") from error
+        raise SchedulerError("a field of the job has a wrong type: use this version's drom.") from error
     check(spec)
     return spec
 
@@ -226,15 +226,15 @@ def check(spec: Spec) -> None:
     if any("\0" in text for text in (*texts, *spec.environment.values())):
         raise SchedulerError("no text of a job may hold a zero byte.")
     if not spec.folder.startswith("/"):
-        raise SchedulerError("the folder in which a job runs is given by its whole path: see --chdir.")
+        raise SchedulerError("the folder of a job must be an absolute path: see --chdir.")
 
 
 def _check_lengths(spec: Spec) -> None:
     """Raise SchedulerError for the first field that is longer than its limit."""
     if len(spec.after) > MOST_DEPENDENCIES:
         msg = (
-            f"the job waits for {len(spec.after)} jobs, and one may wait for {MOST_DEPENDENCIES}: have some jobs "
-            "between that wait for a part of them each, and wait for these."
+            f"the job waits for {len(spec.after)} jobs, and one may wait for {MOST_DEPENDENCIES}: let "
+            "intermediate jobs wait for some of them each, and wait for these jobs."
         )
         raise SchedulerError(msg)
     for option, given in (("--constraint", len(spec.constraint)), ("--resources", len(spec.resources))):
@@ -257,11 +257,11 @@ def _check_lengths(spec: Spec) -> None:
 def _check_wants(spec: Spec) -> None:
     """Raise SchedulerError for features and counted resources that no node can have."""
     if not all(re.fullmatch(FEATURE, feature) for feature in spec.constraint):
-        raise SchedulerError("--constraint names features, as bigmem,fast, of at most 32 letters each.")
+        raise SchedulerError("--constraint takes features of at most 32 letters each, such as bigmem,fast.")
     if not all(re.fullmatch(RESOURCE, name) for name in spec.resources):
-        raise SchedulerError("--resources names resources, as gpu=2, of at most 32 letters each.")
+        raise SchedulerError("--resources takes resources of at most 32 letters each, such as gpu=2.")
     if any(not 0 < amount <= MOST for amount in spec.resources.values()):
-        raise SchedulerError("a resource is asked for with a positive whole number, as --resources gpu=2.")
+        raise SchedulerError("a resource needs a positive whole number, such as --resources gpu=2.")
 
 
 def _check_words(spec: Spec) -> None:
@@ -278,9 +278,9 @@ def _check_words(spec: Spec) -> None:
 
 def _check_script(text: str) -> None:
     if not text.startswith("#!"):
-        raise SchedulerError("a script says in its first line what runs it: write for example #!/bin/sh.")
+        raise SchedulerError("the first line of a script must name its interpreter: write for example #!/bin/sh.")
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
-        raise SchedulerError("the script has no command, only comments: write below them what is to be run.")
+        raise SchedulerError("the script has no command, only comments: add commands below them.")
 
 
 _RANGES = (
@@ -327,7 +327,7 @@ def parse_time(text: str) -> int:
     if not found:
         if text[-1:] in ("s", "m", "h", "d"):
             return parse_duration(text)
-        msg = f"{text[:40]!r} is no time: write minutes, H:M:S, D-H:M:S, or a number with s, m, h or d."
+        msg = f"{text[:40]!r} is not a time: write minutes, H:M:S, D-H:M:S, or a number with s, m, h or d."
         raise WordError(msg)
     days, *rest = found.groups()
     parts = [int(part) for part in rest if part is not None]
@@ -362,10 +362,10 @@ def parse_class(text: str) -> str:
 def parse_pattern(text: str) -> str:
     """Return the path of a file of a job, in which each % means something. Raises `WordError`."""
     if not text:
-        raise WordError("a file has a name: for nothing there is /dev/null.")
+        raise WordError("the name of a file is empty: for no file write /dev/null.")
     for letter in re.findall(r"%(.?)", text, re.DOTALL):
         if not letter or letter not in LETTERS:
-            msg = f"'%{letter}' means nothing: there are %j (job), %n (node), %u (user), %x (name) and %%."
+            msg = f"'%{letter}' has no meaning: use %j (job), %n (node), %u (user), %x (name) and %%."
             raise WordError(msg)
     return text
 
@@ -376,7 +376,7 @@ def parse_dependencies(text: str) -> tuple[Dependency, ...]:
     for part in text.split(","):
         kind, *numbers = part.split(":")
         if kind not in KINDS or not numbers or not all(re.fullmatch("[1-9][0-9]{0,14}", one) for one in numbers):
-            msg = f"{part[:40]!r} is no dependency: write {'|'.join(KINDS)}:JOB, as afterok:12."
+            msg = f"{part[:40]!r} is not a dependency: write {'|'.join(KINDS)}:JOB, such as afterok:12."
             raise WordError(msg)
         found += [Dependency(kind, int(one)) for one in numbers]
     return tuple(dict.fromkeys(found))
@@ -385,7 +385,7 @@ def parse_dependencies(text: str) -> tuple[Dependency, ...]:
 def parse_job(text: str) -> int:
     """Return the number of one job. Raises `WordError`."""
     if not re.fullmatch("[1-9][0-9]{0,14}", text):
-        msg = f"{text[:40]!r} is no job: write the number of one, as 12."
+        msg = f"{text[:40]!r} is not a job: write its number, such as 12."
         raise WordError(msg)
     return int(text)
 
@@ -395,7 +395,7 @@ def parse_job_of_several(text: str) -> int:
     try:
         return parse_job(text)
     except WordError as error:
-        msg = f"{text[:40]!r} is no job: name jobs one by one by their numbers, as 12 13."
+        msg = f"{text[:40]!r} is not a job: write numbers of jobs, such as 12 13."
         raise WordError(msg) from error
 
 
@@ -405,7 +405,7 @@ def parse_amounts(text: str) -> dict[str, int]:
     for part in text.split(","):
         match = re.fullmatch(f"({RESOURCE})[=:]([1-9][0-9]{{0,5}})", part)
         if not match or match[1] in found:
-            msg = f"{part[:40]!r} is no amount of a resource: write NAME=NUMBER, each name once, as gpu=2."
+            msg = f"{part[:40]!r} is not an amount of a resource: write NAME=NUMBER, each name once, such as gpu=2."
             raise WordError(msg)
         found[match[1]] = int(match[2])
     return found
@@ -415,7 +415,7 @@ def parse_features(text: str) -> tuple[str, ...]:
     """Return the features in ``bigmem,fast``; sbatch's ``&`` is accepted as well. Raises `WordError`."""
     parts = re.split("[,&]", text)
     if not all(re.fullmatch(FEATURE, part) for part in parts):
-        msg = f"{text[:40]!r} are no features: write their names with commas, as bigmem,fast."
+        msg = f"{text[:40]!r} is not a list of features: write their names with commas, such as bigmem,fast."
         raise WordError(msg)
     return tuple(sorted(set(parts)))
 
@@ -434,7 +434,7 @@ def exported(text: str, environment: Mapping[str, str]) -> dict[str, str]:
         elif name in environment:
             found[name] = environment[name]
         elif name not in ("ALL", "NONE"):
-            msg = f"{word[:40]!r} is no variable here: write ALL, NONE, NAME or NAME=VALUE."
+            msg = f"{word[:40]!r} is not a variable here: write ALL, NONE, NAME or NAME=VALUE."
             raise WordError(msg)
     return found
 

@@ -44,7 +44,7 @@ UNREAD = 1000
 """Messages queued for an agent: more than a live agent leaves unread."""
 LINES_AT_ONCE, LINES_A_SECOND = 10, 1.0
 """Log lines about rejected senders: in a burst, and per second once that is used up."""
-NO_USERS = "agents come in here, and no orders: give the address where users do (the scheduler's --users)."
+NO_USERS = "this address is for agents, not orders: use the address for users (the scheduler's --users)."
 
 
 def gate_for_agents(address: str, own: Keys) -> RemoteEndpoint:
@@ -140,8 +140,10 @@ class AgentServer:
         if peer in self._names:
             self._spoke[peer] = time.monotonic()
         elif caller.key not in ("", keys.OURSELVES) and _is_user(caller.key):
-            whose = f"agents come in here, and the key {caller.key} is that of a user"
-            raise ControlError(f"{whose}: go where users do (--users), or trust a node's key under another name.")
+            whose = f"this address is for agents, and the key {caller.key} is that of a user"
+            raise ControlError(
+                f"{whose}: use the address for users (--users), or trust a node's key under another name."
+            )
         return caller
 
     def _read(self, peer: Peer, caller: Caller, data: bytes, heed: Callable[[AgentMessage], object]) -> None:
@@ -209,7 +211,7 @@ def _why_not(caller: Caller, node: str) -> str:
     if caller.key in (node, keys.OURSELVES) if caller.key else caller.uid in (0, os.geteuid()):
         return ""
     whose = "run it as root or as the scheduler's user, or give its key the name of the node"
-    return f"this agent may not speak for node {node}: {whose}."
+    return f"this agent may not act for node {node}: {whose}."
 
 
 def _is_user(name: str) -> bool:

@@ -35,7 +35,7 @@ def user_of(caller: Caller) -> User:
     if found:
         return User(found.pw_uid, found.pw_gid, found.pw_name)
     if caller.key:
-        msg = f"no user here is called as the key {caller.key}: trust it under a user's name (drom keys trust)."
+        msg = f"no user here has the name of the key, {caller.key}: trust it under a user's name (drom keys trust)."
         raise ControlError(msg)
     return User(caller.uid, caller.uid, str(caller.uid))
 
@@ -43,8 +43,8 @@ def user_of(caller: Caller) -> User:
 def check_rights(user: User, specs: Iterable[Spec]) -> None:
     """Raise ControlError if a user may not submit such jobs to this scheduler."""
     if os.geteuid() not in (0, user.uid):
-        whose = f"this scheduler is of user {os.geteuid()} and takes no jobs of {user.name}"
-        raise ControlError(f"{whose}: have root run one, or run your own (drom scheduler).")
+        whose = f"this scheduler runs as user {os.geteuid()} and accepts no jobs of {user.name}"
+        raise ControlError(f"{whose}: use one that runs as root, or start your own (drom scheduler).")
     if not is_operator(user) and any(spec.priority > 0 for spec in specs):
         who = "only root and the scheduler's own user may put jobs before those of others"
         raise ControlError(f"{who}: give a --priority of 0 or less.")

@@ -55,7 +55,7 @@ def prepare(db: sqlite3.Connection) -> None:
         _end_as_ours(db)
     row = db.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
     if row is None or type(row[0]) is not int or row[0] < 1:
-        raise CorruptRecordError("it does not say of which version it is")
+        raise CorruptRecordError("it does not contain its version")
     if row[0] > SCHEMA:
         raise NewerVersionError(f"its layout is of version {row[0]}, and this drom reads {SCHEMA}")
     if row[0] == 1:

@@ -65,8 +65,8 @@ T = TypeVar("T")
 
 UNWRITABLE = "the queue cannot be written now, so nothing was changed"
 _AHEAD = (
-    "the last thing in the queue happened {} from now by this machine's clock, and times go on from there: set the "
-    "clock if it is wrong, else let the jobs end and begin with another queue (--state)."
+    "the last thing in the queue happened {} from now by this machine's clock, and times continue from there: set "
+    "the clock if it is wrong; otherwise let the jobs end and start with another queue (--state)."
 )
 RETRY = 1.0
 """Seconds until writing the queue is tried again after a failure."""
@@ -399,9 +399,9 @@ class Server:
         if why_not:
             raise SchedulerError(why_not)
         if self._desk.name_of(peer) not in (None, name):
-            raise SchedulerError("an agent speaks for one node: start another agent for another one.")
+            raise SchedulerError("an agent acts for one node: start another agent for another node.")
         if self._desk.has_speaker(name, peer, 3 * self._settings.heartbeat):
-            msg = f"an agent for node {name} is here: stop it, or give this one another name with --node."
+            msg = f"another agent for node {name} is connected: stop it, or give this one another name with --node."
             raise SchedulerError(msg)
 
     # --- users ----------------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ class Server:
         }
         name = order["order"]
         if name not in orders:
-            raise ControlError(f"this scheduler knows no order {str(name)[:40]!r}: use the drom of this version.")
+            raise ControlError(f"this scheduler has no order {str(name)[:40]!r}: use the drom of this version.")
         try:
             if name in _CHANGING and not is_operator(user := user_of(caller)):
                 self._orders.take(user, time.monotonic())
@@ -445,7 +445,7 @@ class Server:
         if not isinstance(specs, list) or not specs:
             raise ControlError("submit takes a list of jobs: use the drom of this version.")
         if len(specs) > MOST_KINDS:
-            msg = f"{len(specs)} different jobs are too many for one request, which takes {MOST_KINDS}: use several."
+            msg = f"{len(specs)} different jobs are too many for one request, which may have {MOST_KINDS}: use several."
             raise ControlError(msg)
         if len(specs) * count > MOST_AT_ONCE:
             msg = f"{len(specs) * count} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
@@ -491,9 +491,7 @@ class Server:
                 raise ControlError(self._unwritable) from error
             yield
             if not self._flush(urgent=urgent):
-                raise ControlError(
-                    "it was done, but cannot be written down now: a scheduler that ends first has not done it."
-                )
+                raise ControlError("it was done, but cannot be stored now: it is lost if the scheduler ends before.")
 
     def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         job, user = self._own_job(order, caller)
@@ -531,7 +529,7 @@ class Server:
         job = self._find(number)
         user = user_of(caller)
         if user.uid != job.user.uid and not is_operator(user):
-            raise ControlError(f"job {number} is {job.user.name}'s: only they and root may change it.")
+            raise ControlError(f"job {number} belongs to {job.user.name}: only they and root may change it.")
         return job, user
 
     def _find(self, number: int) -> Job:
@@ -652,7 +650,7 @@ def _number(order: dict[str, Any], field: str, default: int = 0, *, least: int =
     value = order.get(field, default)
     if type(value) is not int or not least <= value < MOST_JOBS:
         if field == "job":
-            raise ControlError("job is a positive whole number: name a job by its number, as drom queue shows it.")
+            raise ControlError("job must be a positive whole number: use the number shown by drom queue.")
         msg = f"{field} is a whole number from {least} to {MOST_JOBS - 1}: send one."
         raise ControlError(msg)
     return value

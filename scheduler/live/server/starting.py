@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.server.agent_server import Peer
 
-STARTING = "the scheduler is starting and compiles its policy: ask again in a minute."
+STARTING = "the scheduler is starting and compiles its policy: try again in a minute."
 STARTING_STATUS = "compiling the policy"
 
 

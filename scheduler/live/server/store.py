@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 _Written = TypeVar("_Written")
 _ENDED = ",".join("?" * len(FINAL))
-_MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew"
-_LOCKED = "another program has locked it, as a backup does: wait until that has ended"
+_MEND = "repair it or its disk, restore a copy of it, or move it away to start with an empty queue"
+_LOCKED = "another program, such as a backup, has locked it: wait until that has ended"
 LOCK_SECONDS = 0.05
 """Seconds for which a write waits if another program, such as a backup, has locked the queue."""
 MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 40), (("ordered", "resized", "limit"), 4000)
@@ -70,7 +70,7 @@ class UnwritableError(SchedulerError):
         self.is_full = isinstance(error, sqlite3.OperationalError) and not _is_locked(error)
         self.why = f"{error}: {_MEND}"
         if self.is_full:
-            self.why = f"{error}: make room on its disk"
+            self.why = f"{error}: free space on its disk"
         elif _is_locked(error):
             self.why = _LOCKED
         super().__init__(f"the queue {path} cannot be written: {self.why}.")
@@ -135,7 +135,10 @@ class Store:
     def _why_not(self, error: Exception, done: str) -> str:
         """Return why the queue cannot be opened or read, with the remedy."""
         if isinstance(error, NewerVersionError):
-            return f"the queue {self._path} is of a newer drom: {error}: use that one, or move it away to begin anew."
+            return (
+                f"the queue {self._path} is of a newer drom: {error}: use that version, or move it away to start with "
+                "an empty queue."
+            )
         if isinstance(error, sqlite3.Error) and _is_locked(error):
             return f"the queue {self._path} cannot be {done}: {_LOCKED}."
         reason = error.strerror if isinstance(error, OSError) else error

@@ -41,7 +41,7 @@ class Kept:
         if len(told) < 2:  # it has no simulation to lose
             self._append(basis, "w")
         elif told[0] != basis:
-            msg = f"{self._path} is of another version of drom or OR-tools, or of another machine: name another --out."
+            msg = f"{self._path} is from another version of drom or OR-tools, or another machine: name another --out."
             raise SchedulerError(msg)
         try:
             self.done = {Task(**line["task"]): _metrics(line["metrics"]) for line in told[1:]}

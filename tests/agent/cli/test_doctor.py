@@ -55,9 +55,11 @@ def test_what_options_name_is_looked_at(tmp_path: Path) -> None:
     assert [name for name, _ in failed][:7] == [
         *("configuration", "configuration", "keys", "events", "spool", "metrics", "remote-listen"),
     ]
-    assert failed[0][1] == "flag --observe: an agent that only observes starts no jobs: leave out observe or scheduler."
+    assert failed[0][1] == "flag --observe: an agent that only observes starts no jobs: omit observe or scheduler."
     assert failed[1][1] == "flag --users-masters: there is no group nosuchgroup here: check users.masters."
-    assert failed[2][1].startswith("Other nodes cannot be talked to: there are no keys in /nosuch: make them with ")
+    assert failed[2][1].startswith(
+        "Communication with other nodes is not possible: there are no keys in /nosuch: make them with "
+    )
 
 
 def test_the_addresses_of_the_agent_that_runs_are_its_own(tmp_path: Path) -> None:

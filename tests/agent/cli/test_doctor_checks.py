@@ -31,7 +31,7 @@ def put(path: Path, text: str) -> Path:
     [
         ("000001ffffffffff", 0, "ok", "every user"),
         ("0000000000880000", 1, "ok", "every user"),
-        ("0000000000000000", 1, "warn", "of its own user: run it as root for everybody."),
+        ("0000000000000000", 1, "warn", "of its own user: run it as root to bind programs of all users."),
         ("0000000000080000", 0, "warn", "of its own user: give the agent CAP_SYS_NICE."),
         ("0000000000000000", 0, "warn", "give the agent CAP_SYS_PTRACE and CAP_SYS_NICE."),
     ],
@@ -68,7 +68,7 @@ def test_delegation(tmp_path: Path) -> None:
         return f"{found.state}: {found.text}"
 
     advice = "start drom-tasks.service, or use --enforce affinity."
-    undone = "fail: Tasks cannot be fenced in: "
+    undone = "fail: Tasks cannot have cpusets: "
     unasked = "ok: Affinity binds programs; control groups could not (--enforce cpuset)."
     assert text(needed=False) == unasked
     assert text() == f"{undone}no control groups of version 2 are mounted here: {advice}"
@@ -124,7 +124,7 @@ def test_the_file_of_events(tmp_path: Path) -> None:
     assert doctor_checks.events_file(tmp_path / "events", me).state == "ok"
     put(tmp_path / "events", "")
     assert doctor_checks.events_file(tmp_path / "events", me).state == "ok"
-    assert "is no file of the agent's user: choose" in doctor_checks.events_file(tmp_path / "events", me + 1).text
+    assert "is not a file of the agent's user: choose" in doctor_checks.events_file(tmp_path / "events", me + 1).text
     assert doctor_checks.events_file(tmp_path, me).state == "fail"
     gone = doctor_checks.events_file(tmp_path / "none/events", me)
     text = f"There is no folder {tmp_path}/none: make it, or choose another --events-file."
@@ -151,10 +151,12 @@ def test_addresses(zmq: bool) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert look("127.0.0.1", port) == f"fail: Somebody else listens at 127.0.0.1:{port}: choose another --metrics."
+        assert (
+            look("127.0.0.1", port) == f"fail: Another program listens at 127.0.0.1:{port}: choose another --metrics."
+        )
         assert look("127.0.0.1", port, taken=True) == f"ok: The agent can listen at 127.0.0.1:{port}."
     assert look("127.0.0.1", 0).startswith("ok: ")
-    assert look("203.0.113.1", 1).startswith("fail: Nobody can listen at 203.0.113.1:1 (")
+    assert look("203.0.113.1", 1).startswith("fail: The agent cannot listen at 203.0.113.1:1 (")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_files_that_may_not_be_run(tmp_path: Path) -> None:
 
 def test_sleeping_on_memory_that_may_only_be_read() -> None:
     """The kernel is asked; where the number of the call is not known or is another's, that is a warning."""
-    assert doctor_checks.futex() == Finding("futex", "ok", "Programs can sleep until a grant comes.")
+    assert doctor_checks.futex() == Finding("futex", "ok", "Programs can sleep until a grant is published.")
     assert doctor_checks.futex(None).state == "warn"
     found = doctor_checks.futex(-1)
     assert found.state == "warn"
@@ -253,7 +255,7 @@ def test_other_agents(tmp_path: Path) -> None:
     file = tmp_path / "claims"
     with holding(file, 0b10) as other:
         found = doctor_checks.claimed(file, 0b11, None)
-        assert found.text == f"Others manage CPU 1 (pid {other.pid}): stop them, or use --reserved."
+        assert found.text == f"Other agents manage CPU 1 (pid {other.pid}): stop them, or use --reserved."
         assert (
             doctor_checks.claimed(file, 0b11, other.pid).state == doctor_checks.claimed(file, 0b01, None).state == "ok"
         )
@@ -330,7 +332,7 @@ def test_the_load_of_unmanaged_programs(load: dict[int, float], busy: str) -> No
     found = doctor_checks.unmanaged(load)
 
     assert found.state == ("warn" if busy else "ok")
-    assert f"keep {busy} busy" in found.text if busy else "No CPU is kept busy" in found.text
+    assert f"keep {busy} busy" in found.text if busy else "No unmanaged program keeps a CPU busy" in found.text
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_core_is_shown_as_its_holder_has_it() -> None:
 
     assert shown[0] == "top: 3 jobs, 3 tasks, 5 of 8 cores in use"
     assert shown[1:3] == ["socket 0  Aa..", "socket 1  BBc."]
-    assert shown[3] == ". idle   small letter: comes or goes, not yet in force"
+    assert shown[3] == ". idle   small letter: changing, not yet in force"
     assert shown[5].split() == ["JOB", "USER", "PID", "CLASS", "STATE", "NCPUS", "CPUS", "OWNED", "REASON"]
     assert [line[:3] for line in shown[6:9]] == ["A a", "B b", "C c"]
     assert shown[-1].startswith("q quit   s sort: arrival")
@@ -70,14 +70,14 @@ def test_jobs_that_share_a_core_are_shown_by_cpu() -> None:
 
 def test_cpus_that_nobody_gets_are_told_apart() -> None:
     """Those left to unmanaged programs, and those that are not the agent's; with the sentences of `drom ps`."""
-    seen = view(SMALL, avoided="0-1", trouble="This is how it was: no agent answers.", observe=True)
+    seen = view(SMALL, avoided="0-1", trouble="The last known state: no agent answers.", observe=True)
     seen.machine["allowed"] = "0-13"
     shown = text(seen)
 
     assert shown[1:3] == ["socket 0  ~...", "socket 1  ...-"]
     assert shown[3] == ". idle   ~ left alone   - not the agent's"
     assert shown[4:7] == [
-        "This is how it was: no agent answers.",
+        "The last known state: no agent answers.",
         "This agent only observes: no mask is changed.",
         "CPUs 0-1 are left to unmanaged programs, which keep them busy.",
     ]

@@ -36,7 +36,7 @@ class TestFile:
         ("text", "sentence"),
         [
             ("grce = 1", "/f:1: there is no option grce: did you mean grace?"),
-            ("\n\nxyzzy = 1", "/f:3: there is no option xyzzy: `drom config show` lists what there is."),
+            ("\n\nxyzzy = 1", "/f:3: there is no option xyzzy: `drom config show` lists all options."),
             ("[rules]\ngrace = 1", "/f:2: there is no option rules.grace: did you mean grace?"),
             ('grace = "soon"', '/f:1: grace = "soon" is not a number of seconds from 0 to 3600.'),
             ("grace = -1.0", "/f:1: grace = -1.0 is not a number of seconds from 0 to 3600."),
@@ -51,13 +51,13 @@ class TestFile:
             (f"grace = 1\ncapacity = {'9' * 5000}", "/f:2: a number has thousands of digits: write a smaller one."),
             (
                 '[[exclude]]\nusers = ["a"]\n[[exclude]]\nusers = ["b"]',
-                "/f:4: exclude.users is said in line 2 already: leave one of the two.",
+                "/f:4: exclude.users is set in line 2 already: remove one of the two.",
             ),
             ('metrics = "a b:80"', '/f:1: metrics = "a b:80" is not ADDRESS:PORT: write for example 127.0.0.1:9464.'),
             ("capacity = [\n1,\n2]", "/f:1: capacity = [1, 2] is not a whole number from 1 to 65536."),
             (
                 'runtime_dir = "/r"',
-                "/f:1: runtime_dir cannot be said in a file: use --runtime-dir or DROM_RUNTIME_DIR.",
+                "/f:1: runtime_dir cannot be set in a file: use --runtime-dir or DROM_RUNTIME_DIR.",
             ),
         ],
     )
@@ -83,9 +83,9 @@ class TestFile:
 
     def test_what_is_said_twice_is_named(self) -> None:
         """Key and both lines are told, also of a key in a table, as long as what is before them is TOML."""
-        assert faults("grace = 1\n\ngrace = 2\n") == ["/f:3: grace is said in line 1 already: leave one of the two."]
+        assert faults("grace = 1\n\ngrace = 2\n") == ["/f:3: grace is set in line 1 already: remove one of the two."]
         assert faults('exclude.users = ["a"]\nexclude.users = ["b"]\n') == [
-            "/f:2: exclude.users is said in line 1 already: leave one of the two."
+            "/f:2: exclude.users is set in line 1 already: remove one of the two."
         ]
         assert faults("grace =\nunit = 1\nunit = 2\n")[0].startswith("/f:1: this is not TOML (")
 
@@ -151,7 +151,7 @@ class TestFile:
         with pytest.raises(ConfigError, match=r"^cannot read the configuration .*: it is not a plain file\.$"):
             sources.read_file(tmp_path)
         (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-        with pytest.raises(ConfigError, match=r"is not text in UTF-8: write it anew\.$"):
+        with pytest.raises(ConfigError, match=r"is not UTF-8 text: convert it\.$"):
             sources.read_file(tmp_path / "bytes")
 
 

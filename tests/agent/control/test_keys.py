@@ -100,11 +100,13 @@ class TestModes:
         """In our own file and in those of peers."""
         path = folder / "peers/b.key"
         path.write_bytes(text)
-        with pytest.raises(KeysError, match=rf"^{path} holds no key: make keys with `drom keys make`, or copy"):
+        with pytest.raises(
+            KeysError, match=rf"^{path} does not contain a key: make keys with `drom keys make`, or copy"
+        ):
             load(folder)
         path.unlink()
         (folder / "identity.secret").write_bytes(text)
-        with pytest.raises(KeysError, match=r"/identity.secret holds no key: "):
+        with pytest.raises(KeysError, match=r"/identity.secret does not contain a key: "):
             load(folder)
 
     def test_a_pair_that_does_not_match_is_told(self, folder: Path, tmp_path: Path) -> None:
@@ -112,18 +114,18 @@ class TestModes:
         ours, other = load(folder), make(tmp_path / "b")
         text = (folder / "identity.secret").read_bytes().replace(ours.public, other.public)
         (folder / "identity.secret").write_bytes(text)
-        with pytest.raises(KeysError, match=r"/identity.secret holds no pair of keys: remove it"):
+        with pytest.raises(KeysError, match=r"/identity.secret does not contain a pair of keys: remove it"):
             load(folder)
 
     def test_what_is_no_file_does_not_stop_us(self, folder: Path) -> None:
         """A FIFO or folder among the peers is a sentence, and nobody waits for it."""
         os.mkfifo(folder / "peers/fifo.key", 0o644)
-        with pytest.raises(KeysError, match=r"fifo.key holds no key: "):
+        with pytest.raises(KeysError, match=r"fifo.key does not contain a key: "):
             load(folder)
         (folder / "peers/fifo.key").unlink()
         ours = load(folder)
         (folder / "peers/folder.key").mkdir(mode=0o755)
-        with pytest.raises(KeysError, match=r"folder.key holds no key: "):
+        with pytest.raises(KeysError, match=r"folder.key does not contain a key: "):
             load(folder)
         assert ours.peers() == {ours.public: keys.OURSELVES}
 

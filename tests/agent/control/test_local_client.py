@@ -24,12 +24,12 @@ HELLO = GREETING + frame(READY, COMMAND)
     [
         (HELLO + frame(b"yes"), b"yes"),
         (HELLO + frame(b"\x04PING", COMMAND) + frame(bytes(300)), bytes(300)),
-        (b"HTTP/1.0 200 OK\r\n" * 4, "does not speak ZMTP 3"),
+        (b"HTTP/1.0 200 OK\r\n" * 4, "does not use ZMTP 3"),
         (HELLO + frame(b"a", MORE) + frame(b"b"), "sends no answers"),
         (HELLO + b"\x02" + b"\xff" * 8, "sends no answers"),
-        (HELLO + b"\x00\x09half", "hung up"),
-        (GREETING[:40], "hung up"),
-        (b"", "hung up"),
+        (HELLO + b"\x00\x09half", "closed the connection"),
+        (GREETING[:40], "closed the connection"),
+        (b"", "closed the connection"),
     ],
 )
 def test_an_answer_is_whole_or_an_error(folder: Path, says: bytes, answer: bytes | str) -> None:

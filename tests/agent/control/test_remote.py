@@ -106,7 +106,9 @@ class TestKeys:
         ben = acquainted(own, tmp_path / "ben")
         assert ask_as(server, gate, ben) == ["ben", os.geteuid()]
         (own.folder / "peers/ben.key").unlink()
-        with pytest.raises(ControlError, match=r"^the agent at 127\.0\.0\.1:\d+ does not know our key: let its admin"):
+        with pytest.raises(
+            ControlError, match=r"^the agent at 127\.0\.0\.1:\d+ does not trust this key: let its admin"
+        ):
             ask_as(server, gate, ben)
 
     def test_a_stranger_is_told_what_to_do(
@@ -119,7 +121,7 @@ class TestKeys:
             ask_as(server, gate, stranger)
 
         assert str(caught.value) == (
-            f"the agent at 127.0.0.1:{gate.port} does not know our key: let its administrator run "
+            f"the agent at 127.0.0.1:{gate.port} does not trust this key: let its administrator run "
             f"`drom keys trust FILE NAME` with {stranger.folder}/identity.key."
         )
 
@@ -135,9 +137,12 @@ class TestKeys:
         with monkeypatch.context() as patch:
             patch.setattr(keys.Keys, "peers", lambda _: 1 / 0)
             for _ in range(2):
-                with pytest.raises(ControlError, match="does not know our key"):
+                with pytest.raises(ControlError, match="does not trust this key"):
                     ask_as(server, gate, own)
-        assert capfd.readouterr().err == f"drom: nobody is let in while {own.folder} cannot be read: division by zero\n"
+        assert (
+            capfd.readouterr().err
+            == f"drom: all connections are rejected while {own.folder} cannot be read: division by zero\n"
+        )
         assert ask_as(server, gate, own) == ["ourselves", os.geteuid()]
 
     def test_an_agent_with_another_key_is_not_believed(
@@ -145,10 +150,10 @@ class TestKeys:
     ) -> None:
         """Nothing is sent to who cannot show that it is the agent meant."""
         stranger = keys.make(tmp_path / "stranger")
-        with pytest.raises(ControlError, match=r" did not let the connection in, .*: try again .*; if ") as unknown:
+        with pytest.raises(ControlError, match=r" rejected the connection, .*: try again .*; if ") as unknown:
             ask_as(server, gate, stranger)
         assert str(unknown.value).endswith(
-            f"ask its administrator for its identity.key, as none is kept for 127.0.0.1 in {stranger.folder}/peers."
+            f"ask its administrator for its identity.key, as there is none for 127.0.0.1 in {stranger.folder}/peers."
         )
         keys.trust(stranger, keys.make(tmp_path / "other").folder / keys.PUBLIC, "127.0.0.1")
         with pytest.raises(ControlError) as wrong:
@@ -264,7 +269,7 @@ class TestMessages:
             ask_as(server, gate, ben)
 
         assert str(caught.value) == (
-            "your key is known here no longer: have it trusted (drom keys trust), and connect again."
+            "your key is no longer trusted: have it trusted again (drom keys trust), then reconnect."
         )
 
     def test_an_address_is_no_user(self) -> None:
@@ -276,7 +281,7 @@ class TestMessages:
                     return "fd00::5:0:7:9"
                 raise zmq.ZMQError
 
-        with pytest.raises(ControlError, match=r"^your key is known here no longer: "):
+        with pytest.raises(ControlError, match=r"^your key is no longer trusted: "):
             control.remote_caller(Frame())  # type: ignore[arg-type]
 
 
@@ -316,7 +321,7 @@ def test_peers_that_speak_are_not_closed_for_others(folder: Path, own: Keys) -> 
         peer.send(messages.request("ps"))
         serve_until(server, lambda: peer.poll(0), lambda *_: "first")
         with pytest.raises(
-            ControlError, match=r"^127.0.0.1:\d+ did not let the connection in, as when it has too many"
+            ControlError, match=r"^127.0.0.1:\d+ rejected the connection, perhaps because it has too many connections"
         ):
             ask_as(server, gate, own)
         assert b"first" in peer.recv()
@@ -389,7 +394,10 @@ class TestAddresses:
             order(RemoteAddress("127.0.0.1:1", own.folder), "queue", server=SCHEDULER)
         stranger = keys.make(tmp_path / "stranger")
         keys.trust(stranger, own.folder / keys.PUBLIC, "127.0.0.1")
-        with closing(gate), pytest.raises(ControlError, match=r"^the scheduler at .* does not know our key: let its "):
+        with (
+            closing(gate),
+            pytest.raises(ControlError, match=r"^the scheduler at .* does not trust this key: let its "),
+        ):
             order(remote_with(gate, stranger), "queue", server=SCHEDULER)
 
         assert str(nobody.value) == "no scheduler listens at 127.0.0.1:1: check the address and its option --users."
@@ -400,7 +408,7 @@ class TestAddresses:
         with pytest.raises(ControlError) as refused:
             RemoteEndpoint(f"127.0.0.1:{port}", own, option="--users")
         with pytest.raises(
-            ControlError, match=rf"^127\.0\.0\.1:{port} is no address: write HOST:PORT, .* up to 65535\.$"
+            ControlError, match=rf"^127\.0\.0\.1:{port} is not an address: write HOST:PORT, .* up to 65535\.$"
         ):
             order(RemoteAddress(f"127.0.0.1:{port}", own.folder), "ps")
 
@@ -410,7 +418,9 @@ class TestAddresses:
     @pytest.mark.parametrize("address", ["node1", ":9465", "node1:port", "a b:1"])
     def test_what_is_no_address(self, own: Keys, address: str) -> None:
         """Neither a host alone nor a port that is none."""
-        with pytest.raises(ControlError, match=r"(is no address: write HOST:PORT, as node1:9465|no agent listens at)"):
+        with pytest.raises(
+            ControlError, match=r"(is not an address: write HOST:PORT, such as node1:9465|no agent listens at)"
+        ):
             order(RemoteAddress(address, own.folder), "ps")
 
     def test_an_address_that_is_taken(self, gate: RemoteEndpoint, own: Keys) -> None:

@@ -92,9 +92,9 @@ class TestOrders:
         """What the agent refuses raises the same sentence at the other end, and it goes on serving."""
 
         def refuse(_order: dict[str, Any], _caller: Caller) -> None:
-            raise ControlError("no job is called x: see `drom ps`.")
+            raise ControlError("there is no job x: see `drom ps`.")
 
-        with pytest.raises(ControlError, match=r"^no job is called x: see `drom ps`\.$"):
+        with pytest.raises(ControlError, match=r"^there is no job x: see `drom ps`\.$"):
             ask(server, lambda: order(folder, "resize"), refuse)
         assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
 
@@ -231,7 +231,7 @@ class TestOrders:
                     said.append(str(caught.value))
                 return said
 
-            elsewhere = "say where your agent is with DROM_RUNTIME_DIR."
+            elsewhere = "name the directory of your agent with DROM_RUNTIME_DIR."
             os.chown(folder, 4711, -1)
             assert refused() == [f"{folder} belongs to another user: {elsewhere}"] * 2
             os.chown(folder, 0, -1)

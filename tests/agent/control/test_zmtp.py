@@ -80,7 +80,7 @@ def messages(exchange: ZmtpServer) -> list[bytes | None]:
 
 
 def has_ended(connection: socket.socket) -> bool:
-    """Say whether the other side has hung up, after what it said."""
+    """Say whether the other side has closed the connection, after what it said."""
     try:
         while connection.recv(SERVED):
             pass

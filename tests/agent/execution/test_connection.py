@@ -71,7 +71,7 @@ def test_a_key_that_is_not_known_is_told_and_let_in_once_it_is(
     wait_until(node.is_heard, lambda: node.said)
 
     hint = f"run `drom keys trust FILE NODE` there with {own.folder / keys.PUBLIC}."
-    assert node.said == [f"the scheduler does not know our key: {hint}"]
+    assert node.said == [f"the scheduler does not trust this node's key: {hint}"]
     node.link.close()
     gate.close()
 
@@ -87,7 +87,8 @@ def test_a_scheduler_with_another_key_is_told_of(
 
     wait_until(node.is_told, lambda: node.said)
 
-    where = f"127.0.0.1:{gate.port} did not let the connection in, as when it has too many: try again in a moment"
+    reason = "rejected the connection, perhaps because it has too many connections: try again in a moment"
+    where = f"127.0.0.1:{gate.port} {reason}"
     ask = f"ask its administrator whether the key in {own.folder}/peers/127.0.0.1.key is still its identity.key"
     assert node.said == [f"{where}; if that does not help, {ask}."]
     node.link.close()

@@ -137,7 +137,7 @@ def test_a_field_that_is_missing_is_named() -> None:
         to_agent(b'{"kind": "resize", "job": 1}')
 
 
-VERSIONS = "this scheduler speaks protocol 1, not 2: install the same version."
+VERSIONS = "this scheduler uses protocol 1, not 2: install the same version."
 ADDED = "hello has no field 'colour': use the drom of one version on all nodes."
 
 

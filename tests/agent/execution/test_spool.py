@@ -96,7 +96,9 @@ def test_a_spool_is_nothing_but_a_spool(tmp_path: Path) -> None:
     (tmp_path / "home" / "thesis").mkdir(parents=True)
     (tmp_path / "home" / "8.1").mkdir()
 
-    with pytest.raises(SpoolError, match=r"^.*/home has something else in it, thesis: choose a --spool of its own\.$"):
+    with pytest.raises(
+        SpoolError, match=r"^.*/home contains other files, such as thesis: choose an empty folder with --spool\.$"
+    ):
         Spool(tmp_path / "home")
 
     assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["8.1", "thesis"]
@@ -106,11 +108,13 @@ def test_folders_that_are_called_as_ours_are_not_removed(tmp_path: Path) -> None
     """As those of the versions of a program are; nor is what a link of such a name leads to."""
     (tmp_path / "python" / "3.11").mkdir(parents=True)
     (tmp_path / "python" / "3.11" / "bin").write_text("mine", encoding="ascii")
-    with pytest.raises(SpoolError, match=r"^.*/python has something else in it, 3\.11: choose a --spool of its own\.$"):
+    with pytest.raises(
+        SpoolError, match=r"^.*/python contains other files, such as 3\.11: choose an empty folder with --spool\.$"
+    ):
         Spool(tmp_path / "python")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "3.12").symlink_to(tmp_path / "python")
-    with pytest.raises(SpoolError, match=r"^.*/links has something else in it, 3\.12: "):
+    with pytest.raises(SpoolError, match=r"^.*/links contains other files, such as 3\.12: "):
         Spool(tmp_path / "links")
     assert (tmp_path / "python" / "3.11" / "bin").read_text(encoding="ascii") == "mine"
 

@@ -206,7 +206,7 @@ class TestPrepare:
         """A file with the name of one is not removed, neither at the start nor at the end."""
         (tmp_path / "lock").write_text("7\n", encoding="utf-8")
         (tmp_path / name).write_text("mine", encoding="utf-8")
-        with pytest.raises(RuntimeDirError, match=rf"^/.*/{name} is no socket of an agent: move it away, .*\.$"):
+        with pytest.raises(RuntimeDirError, match=rf"^/.*/{name} is not a socket of an agent: move it away, .*\.$"):
             create_and_lock(tmp_path)
         remove_sockets(tmp_path)
 
@@ -275,8 +275,8 @@ class TestTakeOver:
     @pytest.mark.parametrize(
         ("owner", "bits", "usable", "sentence"),
         [
-            (Owner(1, 1, boot_id(), 5, emulated=True), 64, 0b11, "was emulated or observed and is not now"),
-            (Owner(1, 1, boot_id(), 5, emulated=False, threads=True), 64, 0b11, "counts threads and this agent cores"),
+            (Owner(1, 1, boot_id(), 5, emulated=True), 64, 0b11, "differs from this agent in emulate or observe"),
+            (Owner(1, 1, boot_id(), 5, emulated=False, threads=True), 64, 0b11, "has another unit than this agent"),
             (ME, 64, 0b01, "hold CPUs that this topology does not have"),
             (ME, 128, 0b11, "hold CPUs that this topology does not have"),
         ],

@@ -102,7 +102,7 @@ class TestWhatItAsked:
 
     def test_an_unknown_job(self, story: Story) -> None:
         """A name that nobody has is one sentence."""
-        with pytest.raises(Refused, match=r"^no job is called b: see `drom ps`\.$"):
+        with pytest.raises(Refused, match=r"^there is no job b: see `drom ps`\.$"):
             explain(story.node, "b", 0.0)
 
 

@@ -276,8 +276,8 @@ class Reader:
         reasons: dict[str, Callable[[], bool]] = {
             "others arrived before it.": lambda: any(job.arrived < self.job.arrived for job in queue),
             "users who have fewer CPUs come first.": lambda: any(held[job.user] < held[self.job.user] for job in queue),
-            "users take turns: a job of another one is next.": lambda: any(job.user != self.job.user for job in queue),
-            "the last CPUs that running jobs can lend are kept for users who run nothing here.": self.spared,
+            "users take turns: a job of another user is next.": lambda: any(job.user != self.job.user for job in queue),
+            "the last CPUs that running jobs can lend are kept for users without running jobs.": self.spared,
         }
         if found[1] in reasons:
             assert reasons[found[1]](), text

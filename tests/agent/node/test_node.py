@@ -448,10 +448,10 @@ class TestOrders:
     @pytest.mark.parametrize(
         ("order", "sentence"),
         [
-            (lambda s: s.node.resize("x", 2, 0.0), r"^no job is called x: see `drom ps`\.$"),
+            (lambda s: s.node.resize("x", 2, 0.0), r"^there is no job x: see `drom ps`\.$"),
             (lambda s: s.node.resize("a", 9, 0.0), r"^job a can have 2 to 8 CPUs, not 9: see its min and max\.$"),
             (lambda s: s.node.resize("a", 1, 0.0), r"^job a can have 2 to 8 CPUs, not 1: see its min and max\.$"),
-            (lambda s: s.node.resize("a", 8, 0.0), r"^job a cannot have 8 CPUs: at most 6 CPUs can be had: .*\.$"),
+            (lambda s: s.node.resize("a", 8, 0.0), r"^job a cannot have 8 CPUs: at most 6 CPUs are available: .*\.$"),
             (lambda s: s.node.resize("r", 1, 0.0), r"^job r is rigid: it keeps its cores until it ends\.$"),
             (lambda s: s.node.pin(0, 0, 0.0), r"^some of these CPUs are not managed here: .*\.$"),
             (lambda s: s.node.pin(0, 0x100, 0.0), r"^some of these CPUs are not managed here: .*\.$"),

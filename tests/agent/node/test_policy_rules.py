@@ -351,7 +351,7 @@ class TestWaiting:
             arrive(stage, name, uid=uid, job_class="rigid", max_cpus=2, memory=memory)
 
         assert [job.name for job in stage.node.plan.queue()] == ["a", "c", "b"]
-        assert waits(stage)["b"] == "users take turns: a job of another one is next."
+        assert waits(stage)["b"] == "users take turns: a job of another user is next."
 
     @pytest.mark.parametrize("cores", [3, 8, 64])
     def test_something_is_left_to_lend_to_a_user_who_has_nothing(self, cores: int) -> None:
@@ -363,7 +363,7 @@ class TestWaiting:
         assert sum(counts.values()) == cores
         assert sum(map(bool, counts.values())) == cores - 1
         assert stage.node.why_waiting(tasks[cores - 1]) == (
-            "the last CPUs that running jobs can lend are kept for users who run nothing here."
+            "the last CPUs that running jobs can lend are kept for users without running jobs."
         )
         arrive(stage, "b", uid=2)
         assert stage.counts["b"] == 1

@@ -131,7 +131,7 @@ def test_an_event_that_is_too_large_is_lost(history: EventLog, path: Path) -> No
 
 def test_only_one_agent_writes(history: EventLog, path: Path) -> None:
     """A second one is told to choose another file."""
-    with pytest.raises(EventLogError, match=r"another agent keeps its own there: choose another --events-file\.$"):
+    with pytest.raises(EventLogError, match=r"another agent uses this file: choose another --events-file\.$"):
         EventLog(path, SIZE).open()
     assert history.append(event(1)) == ""
 
@@ -164,7 +164,7 @@ def test_a_lock_that_others_may_open_is_refused(path: Path) -> None:
     """Else whoever made it, or opened it before, would decide whether there is a history."""
     path.with_name("events.lock").touch(mode=0o644)
     with pytest.raises(
-        EventLogError, match=r"events\.lock is no file of this user alone: choose another --events-file"
+        EventLogError, match=r"events\.lock is not a file of this user alone: choose another --events-file"
     ):
         EventLog(path, SIZE).open()
 

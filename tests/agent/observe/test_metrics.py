@@ -44,17 +44,17 @@ drom_tasks{state="shrinking"} 0.0
 drom_tasks{state="growing"} 0.0
 drom_tasks{state="moving"} 0.0
 drom_tasks{state="enforced"} 0.0
-# HELP drom_cpu_unmanaged_ratio What unmanaged programs take of a CPU, where avoid_load is set.
+# HELP drom_cpu_unmanaged_ratio The load of unmanaged programs on a CPU, if avoid_load is set.
 # TYPE drom_cpu_unmanaged_ratio gauge
 drom_cpu_unmanaged_ratio{cpu="3"} 0.25
-# HELP drom_frozen 1 while the kill switch keeps everything as it is.
+# HELP drom_frozen 1 while the kill switch stops all changes.
 # TYPE drom_frozen gauge
 drom_frozen 0.0
 # HELP drom_job_cpus CPUs a job holds on a socket, where it holds any.
 # TYPE drom_job_cpus gauge
 drom_job_cpus{job_name="a",socket="0"} 2.0
 drom_job_cpus{job_name="a",socket="1"} 4.0
-# HELP drom_job_cpus_target CPUs the plan wants a job to have.
+# HELP drom_job_cpus_target CPUs the plan gives a job.
 # TYPE drom_job_cpus_target gauge
 drom_job_cpus_target{job_name="a"} 6.0
 drom_job_cpus_target{job_name="b"} 0.0
@@ -76,7 +76,7 @@ drom_reconfigurations_total{action="fence",outcome="failed"} 0.0
 drom_reconfigurations_total{action="keep",outcome="failed"} 0.0
 drom_reconfigurations_total{action="shrink",outcome="enforced"} 1.0
 drom_reconfigurations_total{action="start",outcome="applied"} 2.0
-# HELP drom_reaped_tasks_total Tasks whose cores came back, by reason.
+# HELP drom_reaped_tasks_total Tasks whose cores were returned, by reason.
 # TYPE drom_reaped_tasks_total counter
 drom_reaped_tasks_total{reason="exited"} 3.0
 drom_reaped_tasks_total{reason="left"} 0.0
@@ -84,7 +84,7 @@ drom_reaped_tasks_total{reason="released"} 1.0
 # HELP drom_enforcements_total Times the agent bound threads that had not moved by themselves.
 # TYPE drom_enforcements_total counter
 drom_enforcements_total 1.0
-# HELP drom_repaired_threads_total Threads moved back whose masks somebody had rewritten.
+# HELP drom_repaired_threads_total Threads moved back whose masks another program had changed.
 # TYPE drom_repaired_threads_total counter
 drom_repaired_threads_total 0.0
 # HELP drom_refusals_total Requests of programs that were refused.

@@ -28,7 +28,7 @@ def test_since_is_ago_or_a_moment(text: str, moment: str) -> None:
 @pytest.mark.parametrize("text", ["soon", "", "0s", "2026-13-01", "0001-01-01T00:00+23:00"])
 def test_what_is_no_time_is_told(text: str) -> None:
     """The sentence says what to write."""
-    with pytest.raises(WordError, match=r"is no time: write how long ago, as 10m or 2h, or a moment, as "):
+    with pytest.raises(WordError, match=r"is not a time: write a span such as 10m or 2h, or a date such as "):
         parse_since(text, NOW)
 
 

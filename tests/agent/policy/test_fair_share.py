@@ -205,7 +205,7 @@ class TestHold:
 
         answer = hold("a", 8, running, 8)
 
-        assert answer == Wait("at most 3 CPUs can be had: the other jobs are at their minimum.")
+        assert answer == Wait("at most 3 CPUs are available: the other jobs are at their minimum.")
 
     @given(towns(), st.integers(1, 60))
     def test_bounds_hold(self, town: tuple[list[JobCores], int], cores: int) -> None:

@@ -69,7 +69,7 @@ class TestCpuset:
         topology = read_topology(plant(files))
 
         own, above_it = (f"/sys/fs/cgroup/cpuset/x/{name}cpuset.cpus" for name in ("y/", ""))
-        told = f"{above_it} is left out: its 3 has nothing of 1-2 in {own}."
+        told = f"{above_it} is left out: its 3 has no CPU of 1-2 in {own}."
         assert format_cpulist(topology.allowed) == allowed
         assert (told in topology.warnings) == (above == "3")
 
@@ -150,7 +150,7 @@ class TestQuota:
             read_topology(plant(files | {path: "max"})).warnings
         )
 
-        assert warning.startswith(f"/{path} is left out: it holds no ")
+        assert warning.startswith(f"/{path} is left out: it does not contain a ")
 
 
 class TestMemory:

@@ -35,7 +35,7 @@ def test_an_answer_that_cannot_be_written_is_a_failure(tmp_path: Path, words: st
 
     expected = {
         "run": "drom: cannot write to standard output (No space left on device).\n",
-        "all others": "drom: standard output: No space left on device: make room there, or choose another place.\n",
+        "all others": "drom: standard output: No space left on device: free space there, or choose another place.\n",
     }
     assert (status, said) == (1, expected["run" if words.startswith("run") else "all others"])
 

@@ -62,7 +62,7 @@ class TestDirectory:
         """Few questions are asked of it, and its answers count once they come."""
         directory = Directory(patience=0)
         for key in range(20):
-            with pytest.raises(SilentDirectoryError, match="has not answered: ask again in a moment"):
+            with pytest.raises(SilentDirectoryError, match="has not answered: try again in a moment"):
                 directory.ask(service, key)
         wait_until(lambda: len(service.asked) == Directory.THREADS, lambda: service.asked)
 

@@ -85,7 +85,7 @@ class TestBounded:
 
         (warning,) = warnings_of(machine)
         assert warning == (
-            "The CPU quota of 0.5 CPUs is less than a whole core, so that programs will be held up: "
+            "The CPU quota of 0.5 CPUs is less than a whole core, so that programs will be throttled: "
             "CPUs 0-1 are managed of 0-7."
         )
 

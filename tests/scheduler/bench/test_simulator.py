@@ -43,7 +43,7 @@ def test_a_log_that_cannot_be_used(tmp_path: Path) -> None:
     """One sentence."""
     write_swf(synthetic().commented(()), tmp_path / "mine.swf")
 
-    with pytest.raises(SchedulerError, match=r"mine\.swf does not say how many processors its machine has"):
+    with pytest.raises(SchedulerError, match=r"mine\.swf does not give the number of processors of its machine"):
         simulator.real_cases(tmp_path / "mine.swf")
     with pytest.raises(SchedulerError, match=r"There is no log .*none\.swf"):
         simulator.real_cases(tmp_path / "none.swf")

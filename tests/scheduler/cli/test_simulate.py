@@ -103,9 +103,9 @@ def test_pictures(log: Path, tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (("--plots", "bmp", "--out", "r"), "--plots bmp: choose png, svg, pdf"),
-        (("--plots", "png"), "--plots needs --out, where the pictures go"),
-        (("--gantt", "9-3"), "--gantt is two seconds of the log, the earlier first: write 86400-172800"),
-        (("--gantt", "3-9"), "--gantt needs --plots: it says what the Gantt chart shows"),
+        (("--plots", "png"), "--plots needs --out, the folder for the pictures"),
+        (("--gantt", "9-3"), "--gantt takes two seconds of the log, the earlier first: write for example 86400-172800"),
+        (("--gantt", "3-9"), "--gantt needs --plots: it sets the part of the log in the Gantt chart"),
     ],
 )
 def test_wrong_usage(log: Path, arguments: tuple[str, ...], sentence: str) -> None:
@@ -172,9 +172,7 @@ def test_the_first_run_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch, tm
         assert folder is not None
         (folder / "code.nbc").touch()
 
-    assert before == (
-        "compiling the simulator and the policy fcfs, which may take a minute: it is kept for the next time."
-    )
+    assert before == ("compiling the simulator and the policy fcfs, which may take a minute: the result is cached.")
     assert announcement(policy) == ""
 
 
@@ -223,7 +221,7 @@ def test_a_policy_that_imports_from_scheduler(log: Path, tmp_path: Path) -> None
             encoding="utf-8",
         )
         out, errors = drom("simulate", log, "--nodes", "64", "--policy", mine, "--json")
-        results.append((json.loads(out)["metrics"], f"{mine} imports from scheduler, which will end" in errors))
+        results.append((json.loads(out)["metrics"], f"{mine} imports from scheduler, which will be removed" in errors))
 
     assert results[0][0] == results[1][0]
     assert [told for _, told in results] == [False, True]
@@ -268,7 +266,7 @@ def test_a_report(log: Path, tmp_path: Path) -> None:
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
 
     assert errors.splitlines() == [
-        f"note: {folders[1]} is of other jobs or another machine than {folders[0]}.",
+        f"note: {folders[1]} has other jobs or another machine than {folders[0]}.",
         f"note: {folders[1]} is partial (until 9000 s).",
         f"report written to {tmp_path}/report.html",
     ]
@@ -330,8 +328,8 @@ def test_a_report_that_cannot_be_written(log: Path, tmp_path: Path) -> None:
         (("--nodes", "8"), "larger than the machine"),
         (("--nodes", "64", "--policy", "nope"), "'nope' is not a policy: choose fcfs, easy, conservative, slurm,"),
         (("--nodes", "64", "--policy", "none.py"), "There is no policy file none.py"),
-        (("--nodes", "64", "--event-rule", "x"), "'x' is no event rule: choose instant, pyss, cqsim."),
-        (("--nodes", "64", "--runtime-model", "x"), "'x' is no runtime model: choose ideal, worst."),
+        (("--nodes", "64", "--event-rule", "x"), "'x' is not a known event rule: choose instant, pyss, cqsim."),
+        (("--nodes", "64", "--runtime-model", "x"), "'x' is not a known runtime model: choose ideal, worst."),
         (("--nodes", "64", "--out", "README.md"), "README.md cannot hold results: File exists: name another folder"),
         (("--nodes", "64", "--resume", "README.md"), "README.md is not a saved simulation of this version"),
         (("--nodes", "64", "--partition", "2=0-7"), "The policy easy counts nodes: partitions need slurm or sd with"),
@@ -339,7 +337,7 @@ def test_a_report_that_cannot_be_written(log: Path, tmp_path: Path) -> None:
         (("--nodes", "64", "--save", "s.gz"), "saved to s.gz: its format is not gzip: name another file with --save."),
         (
             ("--nodes", "64", "--policy", "equipartition", "--event-rule", "pyss"),
-            "Under the pyss rule nobody is called for a job that does not fit, and equipartition has jobs shrink for",
+            "Under the pyss rule no policy is called for a job that does not fit, and equipartition shrinks jobs for",
         ),
         (
             ("--nodes", "64", "--cores", "4", "--policy", "sd", "--set", "guests=1000000"),
@@ -388,12 +386,15 @@ def test_a_file_with_the_name_of_a_policy_of_drom(log: Path, tmp_path: Path, nam
 @pytest.mark.parametrize(
     ("options", "note"),
     [
-        (("--policy", "easy", "--classes", "malleable=0.5"), "easy gives all jobs what they ask for: it does the same"),
+        (
+            ("--policy", "easy", "--classes", "malleable=0.5"),
+            "easy gives all jobs what they request: --classes has no effect",
+        ),
         (
             ("--policy", "slurm", "--runtime-model", "ideal"),
-            "slurm lets no jobs share a node: it does the same",
+            "under slurm no jobs share a node: --runtime-model has no effect",
         ),
-        (("--policy", "equipartition", "--runtime-model", "ideal"), "equipartition lets no jobs share a node"),
+        (("--policy", "equipartition", "--runtime-model", "ideal"), "under equipartition no jobs share a node"),
         (("--policy", "sd", "--cores", "2", "--event-rule", "pyss"), "under the pyss rule sd is not called for a job"),
         (("--policy", "sd", "--cores", "2", "--classes", "malleable=0.5", "--runtime-model", "ideal"), ""),
         (("--policy", "equipartition", "--classes", "malleable=0.5"), ""),
@@ -411,7 +412,7 @@ def test_without_enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence, whatever the command."""
     monkeypatch.setattr(app, "app", Mock(side_effect=MemoryError))
 
-    with pytest.raises(SystemExit, match=r"^drom: There is not enough memory for what was asked: ask for less"):
+    with pytest.raises(SystemExit, match=r"^drom: There is not enough memory for this request: request less"):
         app.run_app()
 
 
@@ -432,7 +433,7 @@ def test_what_is_no_policy(log: Path, tmp_path: Path) -> None:
     """A file without the function, one that cannot be loaded, one that numba cannot compile, one that raises."""
     decide = "from drom.scheduler.interface import start\ndef decide(state, event, options, actions):\n    "
     texts = {
-        "decide = 3": "holds no policy: write a function decide(state, event, options, actions) in it.",
+        "decide = 3": "does not contain a policy: write a function decide(state, event, options, actions) in it.",
         "import nothing_such": "cannot be loaded: ModuleNotFoundError: No module named 'nothing_such'.",
         decide + "return print": "bad.py, line 3: No conversion from Function",
         decide + "import os\n    return 9": "bad.py, line 3: Use of unsupported opcode (IMPORT_NAME)",
@@ -488,7 +489,7 @@ def test_a_table_that_was_changed(log: Path, tmp_path: Path, change: str) -> Non
     table = tmp_path / "jobs.csv"
     table.write_text(table.read_text(encoding="utf-8").replace(change, "", 1), encoding="utf-8")
 
-    with pytest.raises(SchedulerError, match=r"jobs\.csv is not as drom simulate writes it: simulate again"):
+    with pytest.raises(SchedulerError, match=r"jobs\.csv is not in the format of drom simulate: simulate again"):
         load_schedule(tmp_path)
 
 
@@ -531,7 +532,7 @@ def test_interrupted_beside_a_whole_result(log: Path, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
 
     assert (code, told["complete"], told["jobs"]["ended"]) == (130, True, 20)
-    assert errors == "drom: interrupted: the results do not say how much later jobs start than without filling.\n"
+    assert errors == "drom: interrupted: the results lack the delays of jobs compared with a run without filling.\n"
     assert (told["filling"]["later_jobs"], told["filling"]["gain"] > 0) == (None, True)
 
 

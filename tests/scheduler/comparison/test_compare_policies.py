@@ -96,7 +96,7 @@ def test_one_that_fails(log: Path, tmp_path: Path) -> None:
     assert fcfs["figures"]["makespan_s"] > 0
     assert other["policy"] == "idle"
     assert other["figures"] is None
-    assert other["fault"] == "Policy idle leaves 200 jobs waiting for good, the first is 1."
+    assert other["fault"] == "Policy idle leaves 200 jobs waiting forever, the first is 1."
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -135,7 +135,7 @@ def test_interrupted(log: Path, tmp_path: Path, how: signal.Signals) -> None:
         process.kill()
     kept = json.loads((tmp_path / "r" / "policies.json").read_text())
 
-    assert (process.returncode, said) == (130, "drom: interrupted: the policies that had ended are kept.\n")
+    assert (process.returncode, said) == (130, "drom: interrupted: the results of the completed policies are kept.\n")
     assert [line.split()[0] for line in told.splitlines()] == ["POLICY", "fcfs", *UNITS.split()[:1], "endless", "easy"]
     assert told.splitlines()[3:] == ["endless has no figures: interrupted.", "easy has no figures: interrupted."]
     assert [bool(one["figures"]) for one in kept["policies"]] == [True, False, False]
@@ -145,7 +145,7 @@ def test_interrupted(log: Path, tmp_path: Path, how: signal.Signals) -> None:
     ("options", "sentence"),
     [
         (["--policies", "best"], "--policies: 'best' is none: choose of fcfs, easy,"),
-        (["--policies", "payoff"], "--policies: payoff goes by contracts: add --contracts FILE, or for example"),
+        (["--policies", "payoff"], "--policies: payoff needs contracts: add --contracts FILE, or for example"),
         (["--policies", "easy,default"], "--policies names 'easy' twice: name each policy once."),
         (["--policies", "easy,easy"], "--policies names 'easy' twice: name each policy once."),
         (["--policies", "none.py"], "There is no policy file none.py: name a file of Python"),
@@ -202,8 +202,8 @@ def test_premises_that_do_not_hold() -> None:
     """One core cannot be shared; who does not plan has no use for predictions."""
     sd, recent = candidates("sd,fcfs+recent", cores=1)
 
-    assert sd.premise == "as slurm, because nodes of one core cannot be shared: say --cores"
-    assert recent.premise.endswith("by the predictor recent, which change nothing, as it does not plan with them")
+    assert sd.premise == "as slurm, because nodes of one core cannot be shared: set --cores"
+    assert recent.premise.endswith("by the predictor recent, which it does not use")
 
 
 def test_a_list_of_contenders() -> None:

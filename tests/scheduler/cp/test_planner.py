@@ -193,5 +193,5 @@ def test_a_scheduler_that_starts_nobody() -> None:
             assert len(jobs.submit) == 1
             return Plan(state.started.copy(), state.node.copy())
 
-    with pytest.raises(SchedulerError, match="idle leaves 1 jobs waiting for good"):
+    with pytest.raises(SchedulerError, match="idle leaves 1 jobs waiting forever"):
         starts([a_job(1, 1, 1)], Idle())

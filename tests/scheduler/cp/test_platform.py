@@ -63,20 +63,20 @@ def test_eurora() -> None:
         ("nodes = 2", "nodes = 0", ", group thin: nodes is '0': write a whole number from 1 to 1000000000."),
         ("gpu = 2", "gpu = -2", ", group fat: gpu is '-2': write a whole number from 0 to 1000000000."),
         ("cores = 4", "cores = true", ", group thin: cores is 'True': write a whole number from 0 to 1000000000."),
-        ("cores = 4", "", ", group thin: its nodes have nothing: say how much of cores, gpu."),
-        ("nodes = 2", "", ", group thin: it does not say nodes: write nodes = and a whole number of at least 1."),
+        ("cores = 4", "", ", group thin: its nodes have no resources: set amounts of cores, gpu."),
+        ("nodes = 2", "", ", group thin: it has no nodes: write nodes = and a whole number of at least 1."),
         (
             "expected_wait_s = 60",
             "",
-            ", queue day: it does not say expected_wait_s: write expected_wait_s = and a whole number of at least 1.",
+            ", queue day: it has no expected_wait_s: write expected_wait_s = and a whole number of at least 1.",
         ),
         (
             "expected_wait_s = 60",
             "expected_wait_s = 601",
             ", queue day: it expects a wait of 601 s, and allows 600 s: write no more than is allowed.",
         ),
-        ('"fat"', '"thin"', ": the group 'thin' is there twice: give each a name of its own."),
-        ('"gpu"', '"cores"', ": the resource 'cores' is there twice: give each a name of its own."),
+        ('"fat"', '"thin"', ": the group 'thin' is defined twice: give each its own name."),
+        ('"gpu"', '"cores"', ": the resource 'cores' is defined twice: give each its own name."),
         ('"gpu"', '"nodes"', ": a resource cannot be called 'nodes': choose another name."),
         ("nodes = 2", "nodes = 200000", ": there are more than 100,000 nodes: write fewer."),
         ("[[queue]]", "[[row]]", ": there is no 'row': choose group, name, queue, resources."),
@@ -96,7 +96,7 @@ def test_files(tmp_path: Path) -> None:
     """A file that is not TOML, not text or not there, and a name that is none."""
     (tmp_path / "bad.toml").write_text("nodes = [")
     (tmp_path / "odd.toml").write_bytes(b"\xff")
-    cases = {"bad.toml": "is not TOML: ", "odd.toml": "is not text in UTF-8", "none.toml": "No such file"}
+    cases = {"bad.toml": "is not TOML: ", "odd.toml": "is not UTF-8 text", "none.toml": "No such file"}
 
     for name, words in cases.items():
         with pytest.raises(SchedulerError, match=words):
@@ -159,7 +159,7 @@ def test_what_is_let_in_is_what_can_start() -> None:
         (Job(0, 0, 9, 9, ()), "job 1: it has no units: write at least one."),
         (
             Job(0, 0, 9, 9, (Chunk(1, (0, 0)),)),
-            "job 1: units are at least 1, and ask for something, for nothing below 0.",
+            "job 1: units must be at least 1, and request something, no amount below 0.",
         ),
     ],
 )

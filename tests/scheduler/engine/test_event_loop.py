@@ -145,15 +145,13 @@ def test_a_simulation_that_was_stopped_goes_on_to_the_same_schedule(rows: list[R
 
 
 FAULTS = {
-    "start(actions, 0); start(actions, 0)": "at 0 s: it starts or plans a job that does not wait (job 1).",
-    "start(actions, 1)": "at 0 s: it starts or plans a job that does not wait (job 2).",
-    "start(actions, 9)": "at 0 s: it wants something that is no action, or names a job that is not there.",
-    "resize(actions, 0, state.queue, 1)": "at 0 s: it resizes or extends a job that does not run (job 1).",
-    "add(actions, 9, 0, 0, 0, 0)": (
-        "at 0 s: it wants something that is no action, or names a job that is not there (job 1)."
-    ),
+    "start(actions, 0); start(actions, 0)": "at 0 s: it starts or plans a job that is not waiting (job 1).",
+    "start(actions, 1)": "at 0 s: it starts or plans a job that is not waiting (job 2).",
+    "start(actions, 9)": "at 0 s: it returns an unknown action, or names an unknown job.",
+    "resize(actions, 0, state.queue, 1)": "at 0 s: it resizes or extends a job that is not running (job 1).",
+    "add(actions, 9, 0, 0, 0, 0)": ("at 0 s: it returns an unknown action, or names an unknown job (job 1)."),
     "return 0": (
-        "at 0 s: it wants to be called again at a time that is not in the future, without having started a job or "
+        "at 0 s: it asks for its next call at a time that is not in the future, without having started a job or "
         "shortened a limit."
     ),
     "start(actions, 0); resize(actions, 0, state.queue, 2)": (
@@ -164,8 +162,8 @@ FAULTS = {
     ),
     "start(actions, 0); set_limit(actions, 0, 0)": "at 0 s: it gives a job a limit that has passed (job 1).",
     "place(actions, 0, state.queue + 9, 1)": "at 0 s: it starts a job on nodes that have no room for it (job 1).",
-    "for _ in range(999): start(actions, 0)": "at 0 s: it wants more done at one call than there is room for",
-    "pass": "leaves 2 jobs waiting for good, the first is 1.",
+    "for _ in range(999): start(actions, 0)": "at 0 s: it returns more actions in one call than there is room for",
+    "pass": "leaves 2 jobs waiting forever, the first is 1.",
 }
 
 

@@ -448,7 +448,7 @@ def test_pictures(log: Path, tmp_path: Path) -> None:
     [
         (["kill=1"], "--fill-set kill means nothing under policy=A: omit it, or choose policy=B."),
         (["slot=60", "policy=B"], "--fill-set slot means nothing under policy=B: omit it, or choose policy=A."),
-        (["length=60"], "--fill-set length is of filler jobs that end: omit it, or say how many they are with jobs=N."),
+        (["length=60"], "--fill-set length applies to filler jobs that end: omit it, or set their number with jobs=N."),
         (["save=-1"], "--fill-set 'save=-1': save is a whole number from 0 to 31,536,000."),
         (["restore=x"], "restore is a whole number from 0 to 31,536,000."),
         (["efficiency=1.5"], "efficiency is a number above 0, and at most 1."),
@@ -459,7 +459,7 @@ def test_pictures(log: Path, tmp_path: Path) -> None:
         (["policy=C"], "policy is A or B."),
         (
             ["policy=B", "kill=1", "migrate=5"],
-            "with kill=1 a container is killed rather than moved: omit kill or migrate.",
+            "with kill=1 containers are killed, not moved: omit kill or migrate.",
         ),
         (["migrate=1.5"], "migrate is a whole number from 0 to 31,536,000, or infinite."),
         (["kill=2"], "kill is 0 or 1."),
@@ -478,8 +478,8 @@ def test_bad_choices(choice: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said", "code"),
     [
-        (("--fill-set", "slot=60"), "--fill-set says how gaps are filled: add --fill", 2),
-        (("--fill", "--fill-set", "policy=B", "--save", "s"), "--save and --resume do not keep containers", 2),
+        (("--fill-set", "slot=60"), "--fill-set sets how gaps are filled: add --fill", 2),
+        (("--fill", "--fill-set", "policy=B", "--save", "s"), "--save and --resume do not store containers", 2),
         (
             ("--fill", "--fill-set", "policy=B", "--policy", "equipartition"),
             "Under B a job waits for the container on its node, and equipartition says how many processors jobs have",
@@ -487,7 +487,7 @@ def test_bad_choices(choice: list[str], said: str) -> None:
         ),
         (
             ("--fill", "--policy", "equipartition", "--save", "s"),
-            "--save and --resume do not keep what is free of a pool",
+            "--save and --resume do not store the free processors of a pool",
             2,
         ),
     ],

@@ -158,8 +158,8 @@ def test_sets_of_nodes(members: set[int], number: int) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("x=0-3", "'x=0-3' is no partition: write its number in the log and its nodes, as 2=0-99,120."),
-        ("1=0-", "'1=0-' is no partition: write its number in the log and its nodes, as 2=0-99,120."),
+        ("x=0-3", "'x=0-3' is not a partition: write its number in the log and its nodes, such as 2=0-99,120."),
+        ("1=0-", "'1=0-' is not a partition: write its number in the log and its nodes, such as 2=0-99,120."),
         ("1=0-8", "Partition 1: 0-8 is not among nodes 0-7, the lower number first."),
         ("1=3-2", "Partition 1: 3-2 is not among nodes 0-7, the lower number first."),
         ("7=0", "job 1 asks for 2 nodes: partition 7 has 1; leave it out."),

@@ -194,8 +194,8 @@ class TestDrawn:
     @pytest.mark.parametrize(
         ("time", "size", "said"),
         [
-            (10**9, 10**8, "pay-off of 100,000,000,000,000,000 is more than a contract can have, 10,000,000,000,000"),
-            (10**9, 1, r"soft deadline of \d,\d{3},\d{3},\d{3} is more than a contract can have, 1,000,000,000"),
+            (10**9, 10**8, "pay-off of 100,000,000,000,000,000 is above the most in a contract, 10,000,000,000,000"),
+            (10**9, 1, r"soft deadline of \d,\d{3},\d{3},\d{3} is above the most in a contract, 1,000,000,000"),
         ],
     )
     def test_contracts_that_cannot_be_drawn(self, time: int, size: int, said: str) -> None:
@@ -271,11 +271,11 @@ class TestCommand:
             ("5,90000,90000,-7,0", "line 2, payoff: -7 is not a whole number of at least 0."),
             ("5,90000,90000,0.5,0", "line 2, payoff: 0.5 is not a whole number of at least 0."),
             ("5,90000,9000000000,7,0", "line 2: a hard deadline of 9,000,000,000 is more than .* have, 1,000,000,000."),
-            ("5,90000,90000,7,90000000000000", "line 2: a penalty of 90,000,000,000,000 is more than a contract can "),
-            ("999,90000,90000,7,0", "line 2: there is no job 999 among those simulated: leave the line out."),
+            ("5,90000,90000,7,90000000000000", "line 2: a penalty of 90,000,000,000,000 is above the most in a "),
+            ("999,90000,90000,7,0", "line 2: there is no job 999 among those simulated: remove the line."),
             (
                 "5,90000,90000,7,0\n5,90000,90000,7,0",
-                "line 3: job 5 has a contract in .*line 2: leave one of them out.",
+                "line 3: job 5 has a contract in .*line 2: remove one of them.",
             ),
         ],
     )
@@ -306,10 +306,10 @@ class TestCommand:
         """Either the one or the other."""
         _, told = drom("simulate", log, "--nodes", "64", "--contracts", "c.csv", "--contracts", "tight=2", code=1)
 
-        assert told == "drom: --contracts: the table c.csv says what there is: leave the other --contracts out.\n"
+        assert told == "drom: --contracts: the table c.csv has all contracts: omit the other --contracts.\n"
 
     def test_the_policy_needs_contracts(self, log: Path) -> None:
         """Without any it refuses to start."""
         _, told = drom("simulate", log, "--nodes", "64", "--policy", "payoff", code=2)
 
-        assert "--policy payoff goes by contracts" in " ".join(told.replace("│", " ").split())
+        assert "--policy payoff needs contracts" in " ".join(told.replace("│", " ").split())

@@ -204,7 +204,7 @@ def test_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--predict", "oracle"], "'oracle' is no prediction: choose user, recent, learned."),
+        (["--predict", "oracle"], "'oracle' is not a prediction: choose user, recent, learned."),
         (["--policy", "equipartition"], "--predict recent is for policies that plan with run times: choose easy,"),
         (["--event-rule", "pyss"], "--predict recent is for --event-rule instant, not pyss: leave one of them out."),
         (["--policy", "sd", "--cores", "2", "--set", "recompute=1"], "--predict recent and recompute=1 both"),
@@ -225,7 +225,7 @@ def test_not_while_gaps_are_filled(tmp_path: Path) -> None:
     write_swf(synthetic(), tmp_path / "log.swf")
     _, said = drom("simulate", tmp_path / "log.swf", "--nodes", "64", "--fill", "--predict", "recent", code=2)
 
-    assert "--fill counts on the requested times: leave --predict out" in said
+    assert "--fill relies on the requested times: omit --predict" in said
 
 
 def test_fcfs_does_not_plan(tmp_path: Path) -> None:
@@ -236,5 +236,5 @@ def test_fcfs_does_not_plan(tmp_path: Path) -> None:
     _, said = drom(*common, tmp_path / "recent", "--predict", "recent")
     one, two = ((tmp_path / name / "schedule.swf.gz").read_bytes() for name in ("user", "recent"))
 
-    assert "note: fcfs does not plan with run times: it does the same with any --predict.\n" in said
+    assert "note: fcfs does not use run times: --predict has no effect.\n" in said
     assert one == two

@@ -235,4 +235,4 @@ def test_command(tmp_path: Path) -> None:
     assert (told["evolving"], told["adaptive"]["residual"]) == ("0.5", 0.02)
     assert (tmp_path / "parts" / "jobs.csv").read_text() == (tmp_path / "whole" / "jobs.csv").read_text()
     assert "--evolving is for policies that allot" in " ".join(none.replace("│", " ").split())
-    assert "it is a fraction of the jobs from 0 to 1, or a file" in much
+    assert "give a fraction of the jobs from 0 to 1, or a file" in much

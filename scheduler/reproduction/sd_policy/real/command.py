@@ -66,7 +66,7 @@ def left(wanted: RunSelection, out: Path) -> list[Task]:
     """
     tasks = [task for task in wanted.tasks() if completed.find(out, task) is None]
     if any(task.scale == CORES.name for task in tasks) and not enough_cores():
-        raise SchedulerError("programs on real cores need two of them: leave them out with --scale nodes.")
+        raise SchedulerError("programs on real cores need two cores: omit them with --scale nodes.")
     for task in tasks:  # fail now, rather than after hours
         prepare(completed.folder_of(out, task))
     return tasks
@@ -137,7 +137,7 @@ def outcome(out: Path, seed: int, rehearsed: dict[str, list[Pair]] | None = None
     whole = [run for run in runs if run.task.scale == NODES.name and run.task.first == NODES.jobs]
     static = next((run.result.metrics for run in whole if run.task.policy == "static"), {})
     about = (
-        "Programs of ours stand for the applications: primes for PILS, stream for STREAM, jacobi for CoreNeuron, "
+        "Programs of drom stand for the applications: primes for PILS, stream for STREAM, jacobi for CoreNeuron, "
         "numpy_blas for NEST, mpi_openmp for Alya; on emulated nodes one that sleeps, and progresses at the speed of "
         "its cores."
     )

@@ -93,7 +93,7 @@ def test_a_word_that_is_neither_script_nor_command_is_refused(tmp_path: Path, su
     assert submitted == []
 
     (tmp_path / "empty.sh").write_text("\n")
-    with pytest.raises(SchedulerError, match=r"empty\.sh is empty: write #!/bin/sh and below it what is to be run\.$"):
+    with pytest.raises(SchedulerError, match=r"empty\.sh is empty: write #!/bin/sh and below it the commands\.$"):
         submit(tmp_path / "empty.sh")
     assert submitted == []
 
@@ -112,14 +112,14 @@ def test_a_word_that_is_neither_script_nor_command_is_refused(tmp_path: Path, su
             "--nodes two",
             "Invalid value for '--nodes' / '-N': 'two' is no whole number: write a whole number from 0 to ",
         ),
-        ("--nodes=2 --time soon", "Invalid value for '--time' / '-t': 'soon' is no time: write minutes, H:M:S, "),
+        ("--nodes=2 --time soon", "Invalid value for '--time' / '-t': 'soon' is not a time: write minutes, H:M:S, "),
         ("--nodez 2", "No such option: --nodez"),
         ("--nodes", "Option '--nodes' requires an argument."),
-        ("--help", "--help is for the command line: leave it out."),
-        ("--nodes 2 more", "'more' is no option: write for example #DROM --nodes 2."),
-        ("nodes 2", "'nodes' is no option: write for example #DROM --nodes 2."),
-        ("job.sh", "'job.sh' is no option: write for example #DROM --nodes 2."),
-        ("--hold --", "-- is for the command line: leave it out."),
+        ("--help", "--help is only for the command line: remove it."),
+        ("--nodes 2 more", "'more' is not an option: write for example #DROM --nodes 2."),
+        ("nodes 2", "'nodes' is not an option: write for example #DROM --nodes 2."),
+        ("job.sh", "'job.sh' is not an option: write for example #DROM --nodes 2."),
+        ("--hold --", "-- is only for the command line: remove it."),
     ],
 )
 def test_a_line_of_a_script_that_cannot_be_read_is_named(
@@ -150,7 +150,7 @@ def test_the_environment_may_be_left_out(
     chosen, none = (job["environment"] for job in submitted)
     assert none.keys() <= {"HOME", "LOGNAME", "SHELL", "USER"}
     assert chosen == none | {"MINE": "1", "OTHER": "2"}
-    with pytest.raises(typer.BadParameter, match=r"^'DROM_CPUS' is no variable here: "):
+    with pytest.raises(typer.BadParameter, match=r"^'DROM_CPUS' is not a variable here: "):
         submit("--export", "DROM_CPUS", "--", "true")
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_scheduler_is_refused(text: str, tmp_path: Path, monkeypatch:
     """Before it is taken for a folder in which somebody might start one; a folder may be called so."""
     with pytest.raises(SchedulerError) as refused:
         commands._where(text)
-    assert str(refused.value) == f"{text!r} is no scheduler: write HOST:PORT, or the folder of its queue."
+    assert str(refused.value) == f"{text!r} is not a scheduler: write HOST:PORT, or the folder of its queue."
 
     monkeypatch.chdir(tmp_path)
     Path("host:notaport").mkdir()
@@ -198,9 +198,9 @@ def test_a_number_that_is_nonsense_is_wrong_usage(submitted: list[dict[str, Any]
     [
         (("--class", "odd"), "'odd' is not a class: choose malleable, moldable, rigid."),
         (("--mem", "0"), "'0' is not a size: write for example 800M or 4G."),
-        (("--output", ""), "a file has a name: for nothing there is /dev/null."),
-        (("--error", ""), "a file has a name: for nothing there is /dev/null."),
-        (("--output", "%t.out"), "'%t' means nothing: there are %j (job), %n (node), %u (user), %x (name) and %%."),
+        (("--output", ""), "the name of a file is empty: for no file write /dev/null."),
+        (("--error", ""), "the name of a file is empty: for no file write /dev/null."),
+        (("--output", "%t.out"), "'%t' has no meaning: use %j (job), %n (node), %u (user), %x (name) and %%."),
     ],
 )
 def test_a_word_that_an_option_does_not_know_is_wrong_usage(
@@ -262,7 +262,7 @@ def test_a_place_for_metrics_that_is_none_is_refused(where: str) -> None:
         scheduler._serve_metrics(cast("Server", server), where, Log(quiet=True))
 
     assert str(refused.value) == (
-        f"cannot serve metrics at {where}: it is no ADDRESS:PORT: choose another --metrics, as 127.0.0.1:9468."
+        f"cannot serve metrics at {where}: it is not ADDRESS:PORT: choose another --metrics, such as 127.0.0.1:9468."
     )
     assert closed == [True]
 
@@ -301,7 +301,7 @@ def test_a_picture_of_no_known_kind_is_wrong_usage(monkeypatch: pytest.MonkeyPat
     with pytest.raises(typer.BadParameter) as refused:
         drom("queue", "--scheduler", "here", "--gantt", name)
 
-    assert str(refused.value) == f"{name!r} is no picture: end its name in one of .png, .svg, .pdf."
+    assert str(refused.value) == f"{name!r} is not a picture: end its name in one of .png, .svg, .pdf."
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_lines_for_sbatch_are_told_of(
     said = capsys.readouterr()
     submit(script(tmp_path, "#SBATCH --nodes=2", "#DROM --nodes 2"))
 
-    warning = f"drom: the #SBATCH lines of {path} are not read: write #DROM for those that are to.\n"
+    warning = f"drom: the #SBATCH lines of {path} are ignored: write #DROM instead.\n"
     assert (said.out, said.err) == ("Submitted job 1\n", warning)
     assert capsys.readouterr().err == warning
     assert [job["nodes"] for job in submitted] == [0, 2]
@@ -349,8 +349,8 @@ def test_lines_for_sbatch_are_told_of(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("cancel 1-3", "'1-3' is no job: name jobs one by one by their numbers, as 12 13"),
-        ("hold x", "'x' is no job: name jobs one by one by their numbers, as 12 13"),
+        ("cancel 1-3", "'1-3' is not a job: write numbers of jobs, such as 12 13"),
+        ("hold x", "'x' is not a job: write numbers of jobs, such as 12 13"),
         ("submit -N 1-3 -- true", "'1-3' is no whole number: write a whole number from 0 to 1048576"),
         ("submit -c 1.5 -- true", "'1.5' is no whole number: write a whole number from 0 to 1048576"),
         ("submit --count 0 -- true", "'0' is out of range: write a whole number from 1 to 10000"),
@@ -472,12 +472,12 @@ def test_jobs_of_a_queue_are_chosen(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--last", "5"), "--last is of jobs that are over: "),
-        (("--gantt", "a.png", "--watch"), "--gantt, --html and --out are about all jobs "),
-        (("--html", "a", "--json"), "--gantt, --html and --out are about all jobs "),
-        (("--out", "a", "--user", "ann"), "--gantt, --html and --out are about all jobs "),
-        (("--state", "done"), "'done' is no state of a job: choose of pending, starting, "),
-        (("--name", ""), "'' are no names: "),
+        (("--last", "5"), "--last applies to jobs that have ended: "),
+        (("--gantt", "a.png", "--watch"), "--gantt, --html and --out show all jobs "),
+        (("--html", "a", "--json"), "--gantt, --html and --out show all jobs "),
+        (("--out", "a", "--user", "ann"), "--gantt, --html and --out show all jobs "),
+        (("--state", "done"), "'done' is not a state of a job: choose from pending, starting, "),
+        (("--name", ""), "'' is not a list of names: "),
     ],
 )
 def test_options_of_a_queue_that_do_nothing_are_refused(

@@ -174,7 +174,7 @@ def test_nodes_are_told_in_the_order_of_their_numbers(monkeypatch: pytest.Monkey
         "n1    up     4      free",
         "n2    up     4      2 of job 7, 2 of job 8",
         "n10   gone   4      -                       dust; its agent is silent since 12:00:00",
-        "n11   gone   4      -                       its agent has not spoken to this scheduler yet",
+        "n11   gone   4      -                       its agent has not contacted this scheduler yet",
     ]
 
 

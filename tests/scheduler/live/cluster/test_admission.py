@@ -70,7 +70,7 @@ def test_memory_that_no_node_has_is_refused() -> None:
         with pytest.raises(SchedulerError, match=r"^the job asks for 8 GiB of memory on each node, and the "):
             check_on(nodes)
     check_on([node(0)])
-    told = "no node here says how much memory it has, so that --mem does not keep a job from any."
+    told = "no node here reports its memory, so --mem excludes no node."
     assert admission.warnings([spec, spec], [node(0)]) == [told]
     assert admission.warnings([spec], [node(8 << 30)]) == []
     assert admission.warnings([replace(spec, memory=0)], [node(0)]) == []

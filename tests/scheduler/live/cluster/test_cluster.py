@@ -62,7 +62,7 @@ def test_wants_are_refused_by_a_policy_that_takes_nodes_as_equal(tmp_path: Path)
     for node in here.nodes.values():
         here.join(node)
 
-    with pytest.raises(SchedulerError, match=r"^policy easy takes all nodes as equal: leave out --constraint, "):
+    with pytest.raises(SchedulerError, match=r"^policy easy treats all nodes as equal: omit --constraint, "):
         here.cluster.submit(spec(memory=1), ANN, 1.0)
 
     here.store.close()
@@ -118,8 +118,8 @@ def test_what_another_policy_let_in_holds_nobody_up(tmp_path: Path) -> None:
     assert states == {1: "completed", 2: "pending", 3: "running"}
     waiting = here.cluster.jobs[2]
     assert explain.why(waiting, here.cluster) == (
-        "policy fcfs takes all nodes as equal, and it asks for certain ones: "
-        "cancel it, or have the scheduler run with --policy sd"
+        "policy fcfs treats all nodes as equal, and it requests certain ones: "
+        "cancel it, or run the scheduler with --policy sd"
     )
     here.policy = POLICY
     here.crash()
@@ -150,7 +150,7 @@ def test_jobs_outlast_all_nodes(tmp_path: Path, cores: int, state: str) -> None:
     assert job.state == state
     if state == "pending":
         assert explain.why(job, here.cluster) == (
-            "its 4 tasks of 1 core do not fit on a node, which has 2 cores now: cancel it, and submit it anew"
+            "its 4 tasks of 1 core do not fit on a node, which has 2 cores now: cancel it, and submit it again"
         )
         small = here.submit(spec())
         here.settle()
@@ -275,7 +275,7 @@ def test_how_a_job_has_ended_is_told_in_words(tmp_path: Path, status: int, state
     ("stubborn", "reason"),
     [
         (False, "its limit of 60 s was over"),
-        (True, "its limit of 60 s was over, and it was killed, as it did not heed SIGTERM"),
+        (True, "its limit of 60 s was over, and it was killed, as it did not end on SIGTERM"),
     ],
 )
 def test_a_job_that_ends_at_its_limit_says_so(tmp_path: Path, *, stubborn: bool, reason: str) -> None:
@@ -289,7 +289,7 @@ def test_a_job_that_ends_at_its_limit_says_so(tmp_path: Path, *, stubborn: bool,
 
     assert explain.explain(job, here.cluster, here.now) == [
         "It has 4 of 4 cores of n0.",
-        "Its limit of 60 s is over: it was asked to end, and is killed after 5.0 s at the latest.",
+        "Its limit of 60 s is over: it received SIGTERM, and is killed within 5.0 s.",
     ]
     if stubborn:
         here.nodes["n0"].inbox.clear()
@@ -308,7 +308,7 @@ def test_a_job_that_is_ended_says_by_whom(tmp_path: Path) -> None:
     here.settle()
     here.cluster.cancel(cancelled.number, here.now, "cancelled by root")
     assert explain.explain(cancelled, here.cluster, here.now)[1] == (
-        "It was cancelled by root: it was asked to end, and is killed after 5.0 s at the latest."
+        "It was cancelled by root: it received SIGTERM, and is killed within 5.0 s."
     )
     here.settle()
     fails = here.submit(spec(2))
@@ -1331,9 +1331,7 @@ def test_a_node_that_is_down_may_be_forgotten(tmp_path: Path) -> None:
 def test_a_name_that_lists_of_hosts_cannot_have_is_refused(tmp_path: Path, name: str) -> None:
     """What it would be read as is another node."""
     here = FakeCluster(tmp_path, load_policy("easy"), 1)
-    with pytest.raises(
-        SchedulerError, match=r" is no name of a node: give it one of letters, digits, \. _ and - with "
-    ):
+    with pytest.raises(SchedulerError, match=r" is not a name of a node: set one of letters, digits, \. _ and - with "):
         here.cluster.hello(replace(here.nodes["n0"].hello(), node=name), 1.0)
 
     assert here.cluster.nodes == {}

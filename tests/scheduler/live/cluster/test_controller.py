@@ -246,12 +246,12 @@ def test_a_limit_that_was_stretched_before_a_restart_does_not_fall() -> None:
     ("name", "sentence"),
     [
         ("equipartition", "policy equipartition allots processors of one machine, not nodes"),
-        ("cp", "policy cp plans in the simulator only"),
+        ("cp", "policy cp works only in the simulator"),
     ],
 )
 def test_policies_for_which_there_are_no_nodes_are_refused(name: str, sentence: str) -> None:
     """Before anything is compiled."""
-    with pytest.raises(SchedulerError, match=f"^{sentence}: choose another one with --policy.$"):
+    with pytest.raises(SchedulerError, match=f"^{sentence}: choose another policy with --policy.$"):
         Controller(load_policy(name), CORES)
 
 

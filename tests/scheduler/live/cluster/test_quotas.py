@@ -199,7 +199,7 @@ def test_a_locked_queue_is_told_as_such(tmp_path: Path) -> None:
         closing(sqlite3.connect(tmp_path / "queue.sqlite", isolation_level=None)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(UnwritableError, match=r"cannot be written: another program has locked it, as a backup "):
+        with pytest.raises(UnwritableError, match=r"cannot be written: another program, such as a backup, has "):
             store.write([job(1)], [], [])
         other.execute("ROLLBACK")
         store.write([job(1)], [], [])
@@ -237,7 +237,7 @@ def test_root_cancels_on_a_full_disk(tiny: Path) -> None:
             assert refused.startswith("the queue cannot be written now, so nothing was changed: database or disk is ")
         waiting = [job["job"] for job in here.ask("queue")["jobs"]]
         refused = as_user(lambda: first_refusal(lambda number: here.ask("cancel", job=number), waiting[:1]))
-        assert refused.endswith("make room on its disk.")
+        assert refused.endswith("free space on its disk.")
         here.ask("cancel", job=waiting[0])
         here.ask("drain", node="n1", reason="full")
         here.ask("hold", job=waiting[1], held=False)
@@ -342,7 +342,7 @@ def test_a_locked_queue_is_told_to_users(serve: Callable[..., Server]) -> None:
         other.execute("BEGIN IMMEDIATE")
         begin = time.monotonic()
         with pytest.raises(
-            ControlError, match=r"nothing was changed: another program has locked it, as a backup does: "
+            ControlError, match=r"nothing was changed: another program, such as a backup, has locked it: "
         ):
             submit(server, ROOT, hold=True)
         assert time.monotonic() - begin < 2

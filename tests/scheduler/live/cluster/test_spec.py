@@ -180,7 +180,7 @@ def test_variables_are_chosen_as_with_sbatch(text: str, found: dict[str, str]) -
 @pytest.mark.parametrize("text", ["", "C", "A,,B", "=x", "ALL,none"])
 def test_variables_that_are_not_there_are_refused(text: str) -> None:
     """With a sentence."""
-    with pytest.raises(WordError, match=r"^'.*' is no variable here: write ALL, NONE, NAME or NAME=VALUE\.$"):
+    with pytest.raises(WordError, match=r"^'.*' is not a variable here: write ALL, NONE, NAME or NAME=VALUE\.$"):
         exported(text, {"A": "1", "B": "2"})
 
 
@@ -199,7 +199,7 @@ def test_no_request_is_taken_for_what_it_is_not(field: str, value: Any) -> None:
 @pytest.mark.parametrize("number", [0, MOST_JOBS, 10**30])
 def test_a_job_waits_for_numbers_that_a_job_may_have(number: int) -> None:
     """Others could not be looked for in the queue."""
-    with pytest.raises(SchedulerError, match=r"^a field of the job has another type than it should: "):
+    with pytest.raises(SchedulerError, match=r"^a field of the job has a wrong type: "):
         from_json(ASKED.to_json() | {"after": [["afterok", number]]})
     assert from_json(ASKED.to_json() | {"after": [["afterok", MOST_JOBS - 1]]}).after[0].job == MOST_JOBS - 1
 
@@ -208,9 +208,9 @@ def test_a_job_waits_for_numbers_that_a_job_may_have(number: int) -> None:
 def test_one_job_has_one_number(text: str) -> None:
     """Anything else is refused with what to write."""
     assert parse_job("12") == 12
-    with pytest.raises(WordError, match=r"^'.*' is no job: write the number of one, as 12\.$"):
+    with pytest.raises(WordError, match=r"^'.*' is not a job: write its number, such as 12\.$"):
         parse_job(text)
-    with pytest.raises(WordError, match=r"^'.*' is no job: name jobs one by one by their numbers, as 12 13\.$"):
+    with pytest.raises(WordError, match=r"^'.*' is not a job: write numbers of jobs, such as 12 13\.$"):
         parse_job_of_several(text)
 
 
@@ -226,7 +226,9 @@ def test_a_job_waits_for_some_hundreds() -> None:
     many = [["afterany", number] for number in range(1, MOST_DEPENDENCIES + 2)]
     assert len(from_json(ASKED.to_json() | {"after": many[:-1]}).after) == MOST_DEPENDENCIES
 
-    with pytest.raises(SchedulerError, match=r"^the job waits for 257 jobs, and one may wait for 256: have some .*\.$"):
+    with pytest.raises(
+        SchedulerError, match=r"^the job waits for 257 jobs, and one may wait for 256: let intermediate .*\.$"
+    ):
         from_json(ASKED.to_json() | {"after": many})
 
 
@@ -306,10 +308,10 @@ def test_no_command_is_refused() -> None:
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        ("true\n", "a script says in its first line what runs it: write for example #!/bin/sh."),
+        ("true\n", "the first line of a script must name its interpreter: write for example #!/bin/sh."),
         (
             "#!/bin/sh\n#DROM --nodes 1\n\n  # later\n",
-            "the script has no command, only comments: write below them what is to be run.",
+            "the script has no command, only comments: add commands below them.",
         ),
     ],
 )
@@ -334,11 +336,11 @@ def test_what_means_nothing_in_a_path_is_refused(option: str, path: str, mark: s
     with pytest.raises(SchedulerError) as refused:
         from_json(ASKED.to_json() | {option: path})
 
-    there = "there are %j (job), %n (node), %u (user), %x (name) and %%."
-    assert str(refused.value) == f"--{option}: '{mark}' means nothing: {there}"
+    there = "use %j (job), %n (node), %u (user), %x (name) and %%."
+    assert str(refused.value) == f"--{option}: '{mark}' has no meaning: {there}"
 
 
 def test_output_goes_somewhere() -> None:
     """Whoever wants none says where it is to be lost."""
-    with pytest.raises(SchedulerError, match=r"^--output: a file has a name: for nothing there is /dev/null\.$"):
+    with pytest.raises(SchedulerError, match=r"^--output: the name of a file is empty: for no file write /dev/null\.$"):
         check(replace(ASKED, output=""))

@@ -129,12 +129,13 @@ def test_a_users_key_is_no_nodes(tmp_path: Path, folder: Path, data: bytes, monk
         agent.send(data)
         said = answered(desk, agent)
 
-    who = "agents come in here, and the key nobody is that of a user"
-    assert said == say.No(f"{who}: go where users do (--users), or trust a node's key under another name.")
+    who = "this address is for agents, and the key nobody is that of a user"
+    assert said == say.No(f"{who}: use the address for users (--users), or trust a node's key under another name.")
 
 
 @pytest.mark.parametrize(
-    ("key", "reason"), [(keys.OURSELVES, desk_module.NO_USERS), ("nobody", "agents come in here, and the key nobody ")]
+    ("key", "reason"),
+    [(keys.OURSELVES, desk_module.NO_USERS), ("nobody", "this address is for agents, and the key nobody ")],
 )
 def test_an_order_is_told_that_users_are_elsewhere(tmp_path: Path, folder: Path, key: str, reason: str) -> None:
     """Who has mixed up the two addresses need not wait to learn it."""
@@ -160,7 +161,7 @@ def test_who_has_no_name_any_more_is_nobody(tmp_path: Path, folder: Path, monkey
         agent.send(say.encode(HELLO))
         said = answered(desk, agent)
 
-    assert said == say.No("your key is known here no longer: have it trusted (drom keys trust), and connect again.")
+    assert said == say.No("your key is no longer trusted: have it trusted again (drom keys trust), then reconnect.")
 
 
 def test_a_message_that_is_too_long_is_not_heard(tmp_path: Path, folder: Path) -> None:
@@ -229,7 +230,7 @@ def test_a_hello_of_a_newer_version_is_answered(folder: Path, desk: AgentServer,
         agent.send(json.dumps(newer).encode())
         said = answered(desk, agent)
 
-    reason = "this scheduler speaks protocol 1, not 2: install the same version."
+    reason = "this scheduler uses protocol 1, not 2: install the same version."
     assert said == say.No(reason)
     (record,) = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert [record[name] for name in ("event", "node", "reason")] == ["node_refused", "n1", reason]

@@ -83,7 +83,7 @@ def test_a_damaged_queue_is_not_carried_over(tmp_path: Path) -> None:
     before = (tmp_path / "queue.sqlite").read_bytes()
     for _ in range(2):
         with pytest.raises(
-            UnreadableError, match=r"cannot be opened: what job 3 asks for is not there: mend it or its "
+            UnreadableError, match=r"cannot be opened: what job 3 asks for is not there: repair it or its "
         ):
             Store(tmp_path)
 

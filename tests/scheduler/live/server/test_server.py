@@ -130,7 +130,7 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
     monkeypatch.setattr(server, "_log", Log())
     server._store._db.execute("ALTER TABLE entries RENAME TO lost")
     for order in ({"order": "job", "job": waits}, {"order": "history"}, {"order": "history"}):
-        with pytest.raises(errors.ControlError, match=r"cannot be read: no such table: entries: mend it or its "):
+        with pytest.raises(errors.ControlError, match=r"cannot be read: no such table: entries: repair it or its "):
             server._answer(order, me)
     server.turn()
     assert len(server._answer({"order": "queue"}, me)["jobs"]) == 2
@@ -142,8 +142,8 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
 
 
 AHEAD = (
-    "the last thing in the queue happened 366 days from now by this machine's clock, and times go on from there: set "
-    "the clock if it is wrong, else let the jobs end and begin with another queue (--state)."
+    "the last thing in the queue happened 366 days from now by this machine's clock, and times continue from there: "
+    "set the clock if it is wrong; otherwise let the jobs end and start with another queue (--state)."
 )
 
 
@@ -245,7 +245,7 @@ def test_a_scheduler_that_is_not_roots_takes_jobs_of_its_user_alone(
     monkeypatch.setattr(os, "geteuid", lambda: OTHER)
     for uid in (0, OTHER + 1):
         with pytest.raises(
-            errors.ControlError, match=r"^this scheduler is of user 4242 and takes no jobs of \w+: have "
+            errors.ControlError, match=r"^this scheduler runs as user 4242 and accepts no jobs of \w+: use "
         ):
             submit(server, uid)
     submit(server, OTHER, priority=1)
@@ -332,7 +332,7 @@ def test_a_queue_is_told_in_pages(server: Server, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("given", ["ann", [1], ["x"] * 1001, {"a": 1}])
 def test_what_is_chosen_of_a_queue_is_a_short_list(server: Server, field: str, given: object) -> None:
     """Anything else is refused with a sentence."""
-    with pytest.raises(errors.ControlError, match=r"^users, states and names are lists of at most 1000 texts: "):
+    with pytest.raises(errors.ControlError, match=r"^users, states and names must be lists of at most 1000 texts: "):
         server._answer({"order": "queue", field: given}, caller.Caller(os.getpid(), os.getuid()))
 
 

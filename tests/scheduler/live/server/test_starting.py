@@ -36,7 +36,7 @@ def decide(state, event, options, actions):
     return NEVER
 """
 """A policy that is ready once a file is there, as one is that takes long to compile."""
-SENTENCE = "the scheduler is starting and compiles its policy: ask again in a minute."
+SENTENCE = "the scheduler is starting and compiles its policy: try again in a minute."
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_one_scheduler_at_a_time(tmp_path: Path) -> None:
 def test_what_is_no_queue_is_refused(tmp_path: Path) -> None:
     """A file of something else, a newer layout, a folder that cannot be made: a sentence each, and nothing is lost."""
     (tmp_path / "queue.sqlite").write_text("no queue" * 200, encoding="ascii")
-    with pytest.raises(SchedulerError, match=r"cannot be opened: file is not a database: mend it or its "):
+    with pytest.raises(SchedulerError, match=r"cannot be opened: file is not a database: repair it or its "):
         Store(tmp_path)
     assert (tmp_path / "queue.sqlite").read_text(encoding="ascii").startswith("no queue")
     Store(tmp_path / "new").close()
@@ -127,7 +127,7 @@ def test_what_is_no_queue_is_refused(tmp_path: Path) -> None:
         Store(tmp_path / "new")
     with sqlite3.connect(tmp_path / "new/queue.sqlite") as db:
         db.execute("DELETE FROM meta")
-    with pytest.raises(SchedulerError, match=r"cannot be opened: it does not say of which version it is: mend it or "):
+    with pytest.raises(SchedulerError, match=r"cannot be opened: it does not contain its version: repair it or "):
         Store(tmp_path / "new")
     with pytest.raises(SchedulerError, match=r"^the queue cannot be kept in .*: File exists: choose another folder"):
         Store(tmp_path / "queue.sqlite")
@@ -141,7 +141,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limits[1]))  # Python ignores SIGXFSZ
     try:
-        with pytest.raises(SchedulerError, match=r"^the queue .* cannot be written: .*: make room on its disk\.$"):
+        with pytest.raises(SchedulerError, match=r"^the queue .* cannot be written: .*: free space on its disk\.$"):
             store.write([job(number) for number in range(2, 60)], [], [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -235,7 +235,7 @@ def spoilt(folder: Path, statement: str) -> bytes:
     return (folder / "queue.sqlite").read_bytes()
 
 
-MEND = "mend it or its disk, put a copy of it back, or move it away to begin anew."
+MEND = "repair it or its disk, restore a copy of it, or move it away to start with an empty queue."
 
 
 @pytest.mark.parametrize(
@@ -273,9 +273,8 @@ def test_a_field_that_is_not_known_is_of_a_newer_drom(tmp_path: Path, table: str
     store.close()
 
     reason = f"is of a newer drom: {what} has the field 'mood'"
-    assert (
-        str(told.value) == f"the queue {tmp_path}/queue.sqlite {reason}: use that one, or move it away to begin anew."
-    )
+    remedy = "use that version, or move it away to start with an empty queue"
+    assert str(told.value) == f"the queue {tmp_path}/queue.sqlite {reason}: {remedy}."
     assert (tmp_path / "queue.sqlite").read_bytes() == before
 
 

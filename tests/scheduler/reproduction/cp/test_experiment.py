@@ -77,7 +77,7 @@ def test_kept_of_something_else(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(f'\n{basis}\n{{"task": {{}}, "metrics": {{}}}}', encoding="utf-8")
     _, said = drom(*SMALL, "--out", tmp_path, code=1)
 
-    assert "is of another version of drom or OR-tools, or of another machine: name another --out." in said
+    assert "is from another version of drom or OR-tools, or another machine: name another --out." in said
 
 
 def test_a_machine_that_was_refused(tmp_path: Path) -> None:

@@ -205,8 +205,8 @@ def test_models_say_what_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence", "code"),
     [
-        (["--workload", "6"], "--workload is 1, 2, 3, 4 or 5", 2),
-        (["--log", "x.swf"], "--log is the log of one workload: add --workload 3 or --workload 4", 2),
+        (["--workload", "6"], "--workload must be 1, 2, 3, 4 or 5", 2),
+        (["--log", "x.swf"], "--log names the log of one workload: add --workload 3 or --workload 4", 2),
         (["--workload", "4", "--log", "/none.swf"], "/none.swf", 1),
         (["--workload", "3", "--log", "LOG"], "is not the log of this workload: 0 of its jobs have job >= 415000", 1),
         (["--workload", "3", "--out", "/dev/full/x"], "/dev/full/x/workload-3/static cannot hold results", 1),
