@@ -8,10 +8,10 @@ PYTEST := $(VENV)/bin/python -m pytest
 # One worker more than there are processors: many tests wait for something. Files start in the order of tests/conftest.py.
 PYTEST_FLAGS ?= -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
 SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layout.py man/*) \
-           $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.c)
+           $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster lint demo demo-cluster bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster wheel lint demo demo-cluster bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,14 @@ chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root
 
 manual: $(READY) ## write the manual pages of the commands anew
 	$(VENV)/bin/python scripts/manual.py
+
+wheel: $(READY) ## build what is published, in dist/: the sources, and a wheel for any Linux with glibc 2.17 or newer
+	rm -rf dist
+	$(VENV)/bin/python -m build --outdir dist/built
+	$(VENV)/bin/auditwheel show dist/built/*.whl
+	PATH="$(abspath $(VENV)/bin):$$PATH" auditwheel repair --wheel-dir dist dist/built/*.whl
+	mv dist/built/*.tar.gz dist
+	rm -r dist/built
 
 lint: $(READY) ## check style, formatting and types
 	$(VENV)/bin/ruff check .

@@ -34,6 +34,7 @@ from drom.scheduler.reproduction.cli import app as reproduction_app
 from drom.workloads.cli import app as workload_app
 from drom.workloads.errors import WorkloadError
 from dromlib.cpulist import CpuListError
+from dromlib.programs import BuildError
 
 app = typer.Typer(
     name="drom",
@@ -80,6 +81,7 @@ EXPECTED = (
     EventLogError,
     WorkloadError,
     SchedulerError,
+    BuildError,
 )
 """Errors whose messages are complete sentences for the user."""
 DEBUG = "DROM_DEBUG"

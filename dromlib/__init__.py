@@ -19,14 +19,17 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as typing's, whose import takes longer than all else here
 if TYPE_CHECKING:
     from dromlib.adapters import Adapter
-    from dromlib.grant import Grant
+    from dromlib.grant import Grant, Reason
     from dromlib.session import Session, attach, malleable
 
-__all__ = ["Adapter", "Grant", "Session", "attach", "malleable"]
+    __version__: str
+
+__all__ = ["Adapter", "Grant", "Reason", "Session", "__version__", "attach", "malleable"]
 
 _HOMES = {
     "Adapter": "dromlib.adapters",
     "Grant": "dromlib.grant",
+    "Reason": "dromlib.grant",
     "Session": "dromlib.session",
     "attach": "dromlib.session",
     "malleable": "dromlib.session",
@@ -34,6 +37,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _version()
     if name not in _HOMES:
         raise AttributeError(f"module 'dromlib' has no attribute '{name}'")
     from importlib import import_module
@@ -43,5 +48,15 @@ def __getattr__(name: str) -> object:
     return value
 
 
+def _version() -> str:
+    """Return the version of the installed package, which is that of drom.h; AttributeError if it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("drom")
+    except metadata.PackageNotFoundError as error:
+        raise AttributeError("dromlib has no __version__ where drom is not installed.") from error
+
+
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, "__version__"])

@@ -3,15 +3,48 @@
 
 from __future__ import annotations
 
-from dromlib import layout
+from enum import Enum
+
+
+class Reason(str, Enum):
+    """Why a grant was published: enum drom_reason of drom.h, in its order. Each equals its word, and prints as it."""
+
+    NONE = "none"
+    ARRIVAL = "arrival"
+    """The task itself has arrived."""
+    SHARE = "share"
+    """Another task has arrived."""
+    RETURN = "return"
+    """Cores return to their owner."""
+    ORDER = "order"
+    """A user or a scheduler has ordered it."""
+    DEATH = "death"
+    """A task that ended has left cores."""
+    RETIRED = "retired"
+    """The agent manages the task no longer."""
+    AVOID = "avoid"
+    """Cores may not, or should not, be used any longer."""
+    WISH = "wish"
+    """A program has reported what it can use."""
+
+    __str__ = str.__str__
+    __repr__ = str.__repr__
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.value, format_spec)
+
+
+_REASONS = tuple(Reason)
 
 
 class Grant:
     """The grant of the agent at the moment it was taken; immutable.
 
-    `cpus` are OS CPU numbers, ascending. `reason`, one of ``layout.ENUMS["REASON"]``, is why it was published. `epoch`
-    is its number, larger than that of every grant before it. If `emulated`, the CPUs are synthetic and no thread is
-    bound to them. Any thread may read a grant.
+    `cpus` are OS CPU numbers, ascending. `reason`, a `Reason`, is why it was published. `epoch` is its number, larger
+    than that of every grant before it. If `emulated`, the CPUs are synthetic and no thread is bound to them. Any thread
+    may read a grant.
+
+    Raises ValueError for a reason that is not a word of `Reason`.
     """
 
     __slots__ = ("cpus", "emulated", "epoch", "reason")
@@ -19,14 +52,13 @@ class Grant:
     def __init__(self, epoch: int, cpus: tuple[int, ...], reason: str, *, emulated: bool = False) -> None:
         self.epoch = epoch
         self.cpus = cpus
-        self.reason = reason
+        self.reason = Reason(reason)
         self.emulated = emulated
 
     @classmethod
     def from_raw(cls, epoch: int, cpus: tuple[int, ...], reason: int, emulated: bool) -> Grant:  # noqa: FBT001 - from C
         """Return the grant from the values of libdrom, where `reason` is a number; an unknown one becomes "none"."""
-        names = layout.ENUMS["REASON"]
-        return cls(epoch, cpus, names[reason if reason < len(names) else 0], emulated=emulated)
+        return cls(epoch, cpus, _REASONS[reason if reason < len(_REASONS) else 0], emulated=emulated)
 
     @property
     def ncpus(self) -> int:

@@ -265,6 +265,8 @@ agent. POINTS are bit numbers: the runtimes whose calls are malleability points 
 POINTS_OTHER_LIBOMP the program has more LLVM runtimes, which drom does not resize, with POINTS_OTHER_TOOL such a
 runtime reports to a tool of the user instead, and with POINTS_PINNED the program's threads may bind themselves one by
 one, so no other process may move them."""
+IN_DROM_H = ("REASON",)
+"""Enumerations that programs see: drom.h declares them, so drom_layout.h does not."""
 
 
 def pack_reply(
@@ -379,6 +381,8 @@ def c_header() -> str:
     }
     lines += [f"#define DROM_{name} {value}" for name, value in constants.items()]
     for prefix, names in ENUMS.items():
+        if prefix in IN_DROM_H:
+            continue
         lines.append(
             "enum { " + ", ".join(f"DROM_{prefix}_{name.upper()} = {i}" for i, name in enumerate(names)) + " };"
         )

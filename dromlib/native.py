@@ -1,4 +1,4 @@
-"""Find and load the native part: libdrom, the launcher drom-run, the examples."""
+"""Find and load the native part: libdrom, the launcher drom-run, the examples and the programs of the benchmarks."""
 
 from __future__ import annotations
 
@@ -58,13 +58,29 @@ def step_path() -> Path:
 
 
 def example_path(name: str) -> Path:
-    """Return the path of the compiled example `name`, such as ``jacobi``."""
-    return _find(f"examples/{name}")
+    """Return the path of the example `name`: ``jacobi`` is compiled on first use, ``numpy_blas.py`` needs no compiler.
+
+    Raises FileNotFoundError if there is no such example or it cannot be compiled; the message says why.
+    """
+    return _program("examples", name)
 
 
 def bench_path(name: str = "node") -> Path:
-    """Return the path of the compiled program of a benchmark: node, crowd, resize or mpi."""
-    return _find(f"bench/{name}")
+    """Return the path of a benchmark's program, compiled on first use: node, crowd, resize, regions, mpi and others.
+
+    Raises FileNotFoundError if there is no such program or it cannot be compiled; the message says why.
+    """
+    return _program("bench", name)
+
+
+def _program(folder: str, name: str) -> Path:
+    if name.endswith(".py"):
+        return _find(f"{folder}/{name}")
+    from dromlib import programs
+
+    source = _find(f"{folder}/{name.removesuffix('.so')}.c")
+    library = library_path().with_name("libdrom.a")
+    return programs.build(source, include_dir(), library, is_module=name.endswith(".so"))
 
 
 @functools.cache

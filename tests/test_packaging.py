@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -45,13 +47,13 @@ def other_wheel(folder: Path, name: str, path: str) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of this checkout."""
+    """Build the source distribution of this checkout, and the wheel from that."""
     folder = tmp_path_factory.mktemp("wheel")
-    words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "-C", f"build-dir={folder / 'build'}", "-w", folder, ROOT]
-    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False, timeout=600)
-    if done.returncode and "No matching distribution found" in done.stderr:
+    words: list[str | Path] = [sys.executable, "-m", "build", "--outdir", folder, ROOT]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode and "No matching distribution found" in done.stdout + done.stderr:
         pytest.skip("there is no package index with what builds wheels here.")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return next(folder.glob("drom-*.whl"))
 
 
@@ -81,6 +83,55 @@ def test_the_wheel_installs_drom_and_dromlib(wheel: Path) -> None:
 
     version = next(name for name in tops if name.endswith(".dist-info")).removesuffix(".dist-info")
     assert tops == {"drom", "dromlib", f"{version}.dist-info", f"{version}.data"}
+
+
+def test_its_programs_and_libraries_need_glibc_alone(wheel: Path, tmp_path: Path) -> None:
+    """Nothing compiled in the wheel depends on an MPI library, an OpenMP runtime or another part of the builder."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path)
+    compiled = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
+    told = {
+        path.name: subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+        for path in compiled
+    }
+    needed = {name: set(re.findall(r"\(NEEDED\).*\[(.*)\]", text)) for name, text in told.items()}
+
+    assert {"drom", "drom-run", "drom-step", "libdrom.so", "libdrom-preload.so", "_handle.abi3.so"} <= needed.keys()
+    assert [name for name, names in needed.items() if not names <= {"libc.so.6", "libdl.so.2", "libpthread.so.0"}] == []
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_old_systems_can_install_it(wheel: Path) -> None:
+    """The tool auditwheel finds no function newer than glibc 2.28, the oldest that is still common."""
+    words: list[str | Path] = [sys.executable, "-m", "auditwheel", "show", wheel]
+    told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+    tags = re.findall(r"following platform tag:\s+\"manylinux_2_(\d+)_", told)
+
+    assert len(tags) == 1, told
+    assert int(tags[0]) <= 28, told
+
+
+def test_dromlib_needs_no_other_package(installed: Path, tmp_path: Path) -> None:
+    """A program imports dromlib and attaches where drom's dependencies are missing."""
+    packages = next((installed / "lib").glob("python*/site-packages"))
+    program = (
+        f"import sys; sys.path.insert(0, {str(packages)!r}); import dromlib\n"
+        "with dromlib.attach() as session: session.poll()\n"
+        "print(dromlib.__version__, sorted({'numba', 'numpy', 'psutil', 'typer', 'zmq'} & sys.modules.keys()))\n"
+        "try: import zmq\n"
+        "except ModuleNotFoundError: print('alone')\n"
+    )
+    env = environment(DROM_RUNTIME_DIR=str(tmp_path / "none"))
+    words: list[str | Path] = [installed / "bin" / "python", "-I", "-S", "-c", program]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=SECONDS)
+
+    version = wheel_version(packages)
+    assert (done.stdout, done.stderr) == (f"{version} []\nalone\n", "")
+
+
+def wheel_version(packages: Path) -> str:
+    """Return the version in the name of the installed metadata."""
+    return next(packages.glob("drom-*.dist-info")).name.removeprefix("drom-").removesuffix(".dist-info")
 
 
 @pytest.mark.parametrize(

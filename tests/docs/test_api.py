@@ -93,8 +93,14 @@ def test_flags_survive_a_path_with_spaces(monkeypatch: pytest.MonkeyPatch) -> No
     assert shlex.split(told) == ["-I/my place/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-ldrom"]
 
 
+def is_linked_with_libdrom(program: Path) -> bool:
+    """Return whether a program loads libdrom.so, rather than having it inside."""
+    return "[libdrom.so.0]" in run("readelf", "--dynamic", program, cwd=program.parent)
+
+
+@pytest.mark.parametrize("target", ["drom", "static"])
 @pytest.mark.parametrize("suffix", ["c", "cpp"])
-def test_a_cmake_project_finds_the_package(tmp_path: Path, suffix: str) -> None:
+def test_a_cmake_project_finds_the_package(tmp_path: Path, suffix: str, target: str) -> None:
     """find_package(drom) by version and target; what is built runs without further settings."""
     (tmp_path / f"mine.{suffix}").write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "CMakeLists.txt").write_text(
@@ -102,24 +108,27 @@ def test_a_cmake_project_finds_the_package(tmp_path: Path, suffix: str) -> None:
 project(mine LANGUAGES {"C" if suffix == "c" else "CXX"})
 find_package(drom 0.1 REQUIRED)
 add_executable(mine mine.{suffix})
-target_link_libraries(mine PRIVATE drom::drom)
+target_link_libraries(mine PRIVATE drom::{target})
 """,
         encoding="utf-8",
     )
     cmake = needs("cmake")
     run(cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={PREFIX}", cwd=tmp_path)
     run(cmake, "--build", tmp_path / "build", cwd=tmp_path)
+    assert is_linked_with_libdrom(tmp_path / "build" / "mine") == (target == "drom")
     with FakeAgent("0-2"):
         assert run(tmp_path / "build" / "mine", cwd=tmp_path) == "1 3\n"
 
 
-def test_pkg_config_tells_the_flags(tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", ["drom", "drom-static"])
+def test_pkg_config_tells_the_flags(tmp_path: Path, package: str) -> None:
     """The flags build a program that runs without further settings."""
     (tmp_path / "mine.c").write_text(PROGRAM, encoding="utf-8")
     told = run(
-        needs("pkg-config"), "--cflags", "--libs", "drom", cwd=tmp_path, PKG_CONFIG_PATH=f"{PREFIX}/lib/pkgconfig"
+        needs("pkg-config"), "--cflags", "--libs", package, cwd=tmp_path, PKG_CONFIG_PATH=f"{PREFIX}/lib/pkgconfig"
     )
     run("gcc", "mine.c", *told.split(), "-o", "mine", cwd=tmp_path)
+    assert is_linked_with_libdrom(tmp_path / "mine") == (package == "drom")
     with FakeAgent("0-2"):
         assert run(tmp_path / "mine", cwd=tmp_path) == "1 3\n"
 
@@ -141,14 +150,12 @@ class TestFortran:
         assert (fake.wanted, fake.progress) == ((1, 3), 7)
 
     def test_has_every_function_of_the_header(self) -> None:
-        """By name and number of arguments; what is for agents is left out."""
+        """By name and number of arguments."""
         source = (PREFIX / "include/drom.f90").read_text(encoding="utf-8")
         found = re.findall(r'(?:function|subroutine) (drom_\w+)\((.*?)\) bind\(c(?:, name="(\w+)")?\)', source)
         mine = {bound or name: len(list(filter(None, parameters.split(",")))) for name, parameters, bound in found}
 
-        assert mine == {
-            name: count for name, count in FUNCTIONS.items() if name not in ("drom_poll", "drom_publish", "drom_retire")
-        }
+        assert mine == {name: count for name, count in FUNCTIONS.items() if name != "drom_poll"}
 
 
 class TestManual:

@@ -1,4 +1,4 @@
-# find_package(drom) gives the target drom::drom.
+# find_package(drom) gives the targets drom::drom, the shared library, and drom::static, which becomes a part of the program.
 get_filename_component(DROM_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET drom::drom)
     add_library(drom::drom SHARED IMPORTED)
@@ -6,4 +6,9 @@ if(NOT TARGET drom::drom)
         IMPORTED_LOCATION "${DROM_PREFIX}/lib/libdrom.so"
         IMPORTED_SONAME libdrom.so.0
         INTERFACE_INCLUDE_DIRECTORIES "${DROM_PREFIX}/include")
+    add_library(drom::static STATIC IMPORTED)
+    set_target_properties(drom::static PROPERTIES
+        IMPORTED_LOCATION "${DROM_PREFIX}/lib/libdrom.a"
+        INTERFACE_INCLUDE_DIRECTORIES "${DROM_PREFIX}/include"
+        INTERFACE_LINK_LIBRARIES "-pthread;${CMAKE_DL_LIBS}")
 endif()

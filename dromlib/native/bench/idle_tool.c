@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An OpenMP tool that does nothing: what a region takes longer with it is what LLVM's runtime takes for any tool. */
-#include "../preload/ompt.h"
+#include "ompt.h"
 
 static int initialize(dompt_lookup lookup, int device, dompt_data *data)
 {

@@ -26,6 +26,7 @@
 #include "bench.h"
 #include "drom.h"
 #include "drom_layout.h"
+#include "publish.h"
 
 static void spin(long steps)
 {

@@ -12,6 +12,12 @@ module drom
         enumerator :: drom_unmanaged = 0, drom_responder = 1, drom_follower = 2
     end enum
 
+    enum, bind(c)
+        enumerator :: drom_reason_none = 0, drom_reason_arrival = 1, drom_reason_share = 2, drom_reason_return = 3, &
+                      drom_reason_order = 4, drom_reason_death = 5, drom_reason_retired = 6, drom_reason_avoid = 7, &
+                      drom_reason_wish = 8
+    end enum
+
     type, bind(c) :: drom_grant
         integer(c_int64_t) :: epoch
         integer(c_int32_t) :: ncpus, reason, mask_words, spare
@@ -19,6 +25,10 @@ module drom
     end type
 
     interface
+        integer(c_int) function drom_version() bind(c)
+            import :: c_int
+        end function
+
         type(c_ptr) function drom_attach() bind(c)
             import :: c_ptr
         end function

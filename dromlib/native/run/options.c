@@ -8,6 +8,10 @@
 
 #include "run.h"
 
+#define TEXT(number) AS_WRITTEN(number)
+#define AS_WRITTEN(number) #number
+#define VERSION TEXT(DROM_VERSION_MAJOR) "." TEXT(DROM_VERSION_MINOR) "." TEXT(DROM_VERSION_PATCH)
+
 static const char HELP[] =
     " [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
     "Run COMMAND on the CPUs the node's agent grants, in this terminal, with its own exit code.\n"
@@ -166,7 +170,7 @@ static void set_option(struct options *options, int option)
     case 'r': options->require = true; return;
     case 'w': options->wait = true; return;
     case 'h': print_and_leave("Usage: ", HELP);
-    case 'v': print_and_leave("", " " DROM_VERSION "\n");
+    case 'v': print_and_leave("", " " VERSION "\n");
     }
 }
 

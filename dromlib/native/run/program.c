@@ -105,7 +105,7 @@ void read_program(struct program *program, const char *path)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return;
-    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) {
+    if (dromi_stat(fd, NULL, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) {
         void *bytes = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (bytes != MAP_FAILED) {
             struct image image = {.bytes = bytes, .size = (size_t)about.st_size};

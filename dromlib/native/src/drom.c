@@ -360,6 +360,11 @@ int drom_wait(drom *d, int timeout_ms)
     return found;
 }
 
+int drom_version(void)
+{
+    return DROM_VERSION;
+}
+
 int drom_poll_fn(drom *d)
 {
     return drom_poll(d);

@@ -13,6 +13,7 @@
 
 #pragma GCC visibility push(default)
 #include "drom.h"
+#include "publish.h"
 #pragma GCC visibility pop
 
 /* An agent that listens answers in milliseconds, on an overloaded machine in seconds. */

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Included before all else in what is loaded into programs, and so into those of a container with an older glibc: without
- * this they would ask for the newest version of a function, and not start where there is an older one. */
+/* Included before all else in what is installed: programs and libraries then start with any glibc from 2.17 on, whichever compiled
+ * them. Without this they would ask for the newest version of a function, and not start where there is an older one: on older
+ * systems, and in containers. With DROM_ANY_GLIBC versions are left to who links. */
 #ifndef DROM_OLD_GLIBC_H
 #define DROM_OLD_GLIBC_H
 
 #include <features.h>
 
-#if defined __GLIBC__ && (defined __x86_64__ || defined __aarch64__)
+/* strtol() and scanf() of C23 are new functions, which _GNU_SOURCE asks for. */
+#undef __GLIBC_USE_C2X_STRTOL
+#define __GLIBC_USE_C2X_STRTOL 0
+#undef __GLIBC_USE_C23_STRTOL
+#define __GLIBC_USE_C23_STRTOL 0
+
+#if defined __GLIBC__ && (defined __x86_64__ || defined __aarch64__) && !defined DROM_ANY_GLIBC
 
 #if defined __x86_64__
 #define SINCE(x86_64) "GLIBC_" #x86_64

@@ -3,9 +3,9 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "internal.h"
 #include "step.h"
 
 enum { UID, GID, UMASK, APPEND, CWD, INPUT, OUTPUT, ERROR, ARGC, FIRST_ARGUMENT };
@@ -13,7 +13,7 @@ enum { UID, GID, UMASK, APPEND, CWD, INPUT, OUTPUT, ERROR, ARGC, FIRST_ARGUMENT 
 static char *read_all(int fd, size_t *size)
 {
     struct stat about;
-    if (fstat(fd, &about) < 0 || about.st_size <= 0)
+    if (dromi_stat(fd, NULL, &about) < 0 || about.st_size <= 0)
         return NULL;
     *size = (size_t)about.st_size;
     char *text = malloc(*size);

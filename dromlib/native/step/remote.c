@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ static size_t make_request(char *message, char **argv)
     unsigned char number[16];
     size_t used = 0;
     const char *job = getenv("DROM_JOB_ID"), *attempt = getenv("DROM_JOB_ATTEMPT");
-    if (!job || !attempt || getrandom(number, sizeof number, 0) != sizeof number || !getcwd(folder, sizeof folder))
+    if (!job || !attempt || syscall(SYS_getrandom, number, sizeof number, 0) != sizeof number || !getcwd(folder, sizeof folder))
         return 0;
     for (size_t i = 0; i < sizeof number; i++)
         snprintf(name + 2 * i, 3, "%02x", number[i]);

@@ -695,7 +695,7 @@ def publish_last(registry: Registry) -> None:
 def test_paths_that_are_not_built_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without the compiled part the error says how to build it."""
     monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    with pytest.raises(FileNotFoundError, match=r"^dromlib/examples/nosuch is not built: install the package with"):
+    with pytest.raises(FileNotFoundError, match=r"^dromlib/examples/nosuch.c is not built: install the package with"):
         native.example_path("nosuch")
 
 

@@ -73,7 +73,7 @@ def program(application: str, units: int) -> list[str]:
     try:
         path = str(native.example_path(role.program))
     except FileNotFoundError as error:
-        msg = f"the program that stands for {application} is not built: install drom where there are mpicc and OpenMP."
+        msg = f"the program that stands for {application} is missing: {error}"
         raise SchedulerError(msg) from error
     interpreter = [sys.executable] if role.program.endswith(".py") else []
     return [*interpreter, path, *role.options, role.unit, str(units)]
