@@ -7,10 +7,10 @@ import pytest
 from tests.support.example_programs import MARK, PAGES, SOURCES, lines, malleable_lines
 
 INDEX = (PAGES / "README.md").read_text(encoding="utf-8")
-ROW = r"^\| \[([a-z0-9_]+\.(?:c|py))\]\(([a-z0-9_]+)\.md\) \| (\w+).*? \| .*? \| (\d+) \| (\d+) \|$"
+ROW = r"^\| \[([a-z0-9_]+\.(?:c|cpp|f90|py))\]\(([a-z0-9_]+)\.md\) \| (\S+?),?(?: .*?)? \| .*? \| (\d+) \| (\d+) \|$"
 ROWS = {name: (page, *row) for name, page, *row in re.findall(ROW, INDEX, re.MULTILINE)}
-LANGUAGES = {".c": "C", ".py": "Python"}
-FENCES = {".c": "c", ".py": "python"}
+LANGUAGES = {".c": "C", ".cpp": "C++", ".f90": "Fortran", ".py": "Python"}
+FENCES = {".c": "c", ".cpp": "cpp", ".f90": "fortran", ".py": "python"}
 NAMES = sorted(ROWS)
 DROM = re.compile(r"drom|malleability_point|session|grant")
 
@@ -22,7 +22,8 @@ def text_of(page: str) -> str:
 
 def bare(code: str) -> str:
     """Return code without comments, docstrings and what stands in quotes."""
-    return re.sub(r'""".*?"""|/\*.*?\*/|"[^"\n]*"', "", code, flags=re.DOTALL)
+    comment = r"/\*.*?\*/|^(?://|!)[^\n]*"
+    return re.sub(rf'""".*?"""|{comment}|"[^"\n]*"', "", code, flags=re.DOTALL | re.MULTILINE)
 
 
 def words_of(code: str) -> list[str]:

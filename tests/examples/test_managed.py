@@ -16,12 +16,16 @@ ARGUMENTS = {
     "asyncio_service.py": ("--requests", "5"),
     "numba_life.py": ("--gliders", "256", "--rounds", "20"),
     "numpy_blas.py": ("--size", "500", "--steps", "20"),
+    "collatz.cpp": ("--below", "2000000"),
+    "ring.f90": ("--size", "100000", "--steps", "60"),
     "stream.c": ("--size", "1000000", "--sweeps", "60"),
 }
 WRONG = {
     "asyncio_service.py": (("--clients",), ("--clients", "some"), ("--rounds", "0"), ("--what", "1")),
     "numba_life.py": (("--rounds",), ("--rounds", "soon"), ("--gliders", "0"), ("--seconds", "nan")),
     "numpy_blas.py": (("--steps",), ("--steps", "inf"), ("--size", "0"), ("--what", "1")),
+    "collatz.cpp": (("--below",), ("--below", "some"), ("--below", "0"), ("--what", "1")),
+    "ring.f90": (("--steps",), ("--steps", "soon"), ("--size", "0"), ("--what", "1")),
     "stream.c": (("--sweeps",), ("--sweeps", "soon"), ("--size", "0"), ("--what", "1")),
 }
 NAMES = sorted(ARGUMENTS)
@@ -29,7 +33,7 @@ NAMES = sorted(ARGUMENTS)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where the examples in C are compiled, once."""
+    """Return where the examples are compiled, once."""
     return tmp_path_factory.mktemp("examples")
 
 

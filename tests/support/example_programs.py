@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 SOURCES = ROOT / "examples"
 PAGES = ROOT / "docs" / "examples"
-MARK = re.compile(r"\s*(/\*|#) malleable( (?P<word>begin|end)\b|\b).*$")
+MARK = re.compile(r"\s*(/\*|//|#|!) malleable( (?P<word>begin|end)\b|\b).*$")
+COMPILERS = {".c": "gcc", ".cpp": "g++", ".f90": "gfortran"}
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 """On a machine that does other things as well, threads that spin at barriers wait for threads that do not run."""
 PATIENT = "600"
@@ -50,18 +51,19 @@ def malleable_lines(source: Path) -> list[str]:
     return found
 
 
-def build_c(source: Path, folder: Path) -> Path:
+def build(source: Path, folder: Path) -> Path:
     """Return an example compiled into a folder, as its page says; skip where its compiler is missing."""
-    compiler = "mpicc" if source.name.startswith("mpi_") else "gcc"
+    compiler = "mpicc" if source.name.startswith("mpi_") else COMPILERS[source.suffix]
     if shutil.which(compiler) is None:
         pytest.skip(f"needs {compiler}")
     program = folder / source.stem
     if program.exists():
         return program
     include, library = native.include_dir(), native.library_path().parent
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-fopenmp"]
-    command = [compiler, *flags, str(source), f"-I{include}", f"-L{library}", f"-Wl,-rpath,{library}", "-ldrom", "-lm"]
-    subprocess.run([*command, "-o", str(program)], check=True)
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread" if source.suffix == ".cpp" else "-fopenmp"]
+    sources = [*([include / "drom.f90"] if source.suffix == ".f90" else []), source]
+    linked = [f"-I{include}", f"-L{library}", f"-Wl,-rpath,{library}", "-ldrom", "-lm"]
+    subprocess.run([compiler, *flags, *sources, *linked, "-o", program], cwd=folder, check=True)
     return program
 
 
@@ -74,11 +76,11 @@ def mpirun(ranks: int, *command: str | Path) -> list[str]:
 
 
 def command(name: str, folder: Path) -> list[str]:
-    """Return the command line of an example, compiled into `folder` where it is C; skip where it lacks something."""
+    """Return the command line of an example, compiled unless it is Python; skip where it lacks something."""
     source = SOURCES / name
     if name.startswith("mpi4py"):
         pytest.importorskip("mpi4py", reason="needs mpi4py")
-    return [str(build_c(source, folder))] if source.suffix == ".c" else [sys.executable, str(source)]
+    return [sys.executable, str(source)] if source.suffix == ".py" else [str(build(source, folder))]
 
 
 def mpi_environment(folder: Path) -> dict[str, str]:

@@ -20,7 +20,7 @@ from drom.agent.system.proc import thread_masks
 from dromlib import layout, native
 from dromlib.layout import MAILBOX
 from tests.support.agents import Agent, Program, Programs, affinity, environment, start_agent, wait_until
-from tests.support.example_programs import build_c
+from tests.support.example_programs import build as build_example
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -295,7 +295,7 @@ def test_threads_made_after_a_growth_have_all_cpus(agent: Agent, start: Programs
     if not has_libomp():
         pytest.skip("needs LLVM's OpenMP runtime (Debian: libomp-dev)")
     (tmp_path / "late.c").write_text(LATE, encoding="utf-8")
-    late = build_c(tmp_path / "late.c", tmp_path)
+    late = build_example(tmp_path / "late.c", tmp_path)
     other = start.start(*agent.run("--job", "b", "--class", "rigid", "--cpus", "1", "sleep", "600"))
     agent.await_tasks(b="1")
     program = start.start(*agent.run("--job", "a", "--openmp-runtime", "libomp", late))
