@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DIRECTORY = Path(os.environ.get("DROM_RUNTIME_DIR", "/tmp/drom"))
 DROM = [sys.executable, "-m", "drom"]
+JACOBI = Path(__file__).resolve().parents[2] / "jacobi"
+"""The example, which the host has compiled."""
 LIMIT = 600.0
 """Seconds until a condition has to hold; an emulated machine is slow."""
 
@@ -64,7 +66,7 @@ def look(name: str, done: Callable[[dict[str, dict[str, Any]]], bool]) -> None:
 def start(job: str, *options: str) -> subprocess.Popen[bytes]:
     """Start Jacobi under the launcher."""
     command = [str(native.run_path()), "--runtime-dir", str(DIRECTORY), "--job", job, *options, "--"]
-    return subprocess.Popen([*command, str(native.example_path("jacobi")), "--size", "200", "--seconds", "3600"])
+    return subprocess.Popen([*command, str(JACOBI), "--size", "200", "--seconds", "3600"])
 
 
 def end(*programs: subprocess.Popen[bytes]) -> None:

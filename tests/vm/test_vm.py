@@ -38,8 +38,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("guest")
     copy_packages(top)
     built = native.library_path().parent.parent
-    for name in ("lib", "bin", "examples", "include"):
+    for name in ("lib", "bin", "include"):
         shutil.copytree(built / name, top / "dromlib" / name, dirs_exist_ok=True)
+    shutil.copy(native.example_path("jacobi"), top)  # the guest has no compiler
     files = metadata.distribution("drom").files or []
     info = next(Path(str(file.locate())).parent for file in files if file.name == "METADATA")
     shutil.copytree(info, top / info.name)

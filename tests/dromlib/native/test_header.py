@@ -7,6 +7,7 @@ import ctypes
 import re
 import subprocess
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ import dromlib
 from dromlib import layout, native
 
 HEADER = (native.include_dir() / "drom.h").read_text(encoding="utf-8")
+CITATION = (Path(__file__).resolve().parents[3] / "CITATION.cff").read_text(encoding="utf-8")
 FORTRAN = (native.include_dir() / "drom.f90").read_text(encoding="utf-8")
 DOCUMENTED = re.findall(
     r"/\*((?:(?!\*/).)*?)\*/\n(?:static inline )?(\w[\w ]*?)[ *]+(drom_\w+)\(([^)]*)\)", HEADER, re.DOTALL
@@ -44,7 +46,7 @@ def test_a_function_is_documented_whole(text: str, returns: str, name: str, para
 
 
 def test_every_layer_has_one_version() -> None:
-    """The package's metadata, Python's attributes, the macros of drom.h and libdrom agree."""
+    """The package's metadata, Python's attributes, the macros of drom.h, libdrom and the citation agree."""
     major, minor, patch = (
         int(re.findall(rf"^#define DROM_VERSION_{part} (\d+)$", HEADER, re.MULTILINE)[0])
         for part in ("MAJOR", "MINOR", "PATCH")
@@ -54,6 +56,7 @@ def test_every_layer_has_one_version() -> None:
 
     assert ctypes.CDLL(str(native.library_path())).drom_version() == major * 10000 + minor * 100 + patch
     assert launcher.stdout == f"drom-run {version}\n"
+    assert f"\nversion: {version}\n" in CITATION
     assert (metadata.version("drom"), dromlib.__version__, drom.__version__) == (version, version, version)
 
 
