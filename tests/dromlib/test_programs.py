@@ -10,7 +10,7 @@ import pytest
 
 from dromlib import native
 from dromlib.programs import BuildError
-from tests.agents import SECONDS, environment
+from tests.support.agents import SECONDS, environment
 
 SOURCES = sorted(native.include_dir().with_name("bench").glob("*.c"))
 """The programs of the benchmarks, as they are installed."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dromlib.testing import FakeAgent
-from tests.agents import SECONDS
+from tests.support.agents import SECONDS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "compiling.md").read_text(encoding="utf-8")
