@@ -11,7 +11,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster wheel lint demo demo-cluster bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster wheel docs lint demo demo-cluster bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,11 @@ wheel: $(READY) ## build what is published, in dist/: the sources, and a wheel f
 	PATH="$(abspath $(VENV)/bin):$$PATH" auditwheel repair --wheel-dir dist dist/built/*.whl
 	mv dist/built/*.tar.gz dist
 	rm -r dist/built
+
+docs: $(READY) ## build the documentation as a site, build/site; a broken link fails
+	@$(VENV)/bin/python -c "import sphinx, myst_parser" 2>/dev/null || \
+		$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . build/site
 
 lint: $(READY) ## check style, formatting and types
 	$(VENV)/bin/ruff check .
