@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ def mark_code(_app: Sphinx, _what: str, _name: str, _thing: object, _options: ob
     lines[:] = marked
 
 
+def add_entrance(app: Sphinx, _error: Exception | None) -> None:
+    """Write a first page that leads to the index of the documentation.
+
+    Args:
+        app: The run of Sphinx, which has ended.
+    """
+    entrance = f'<!doctype html><meta http-equiv="refresh" content="0; url={root_doc}.html"><title>drom</title>'
+    (Path(app.outdir) / "index.html").write_text(f"{entrance}\n", encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what is above with Sphinx.
 
@@ -66,4 +77,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """
     app.connect("source-read", add_contents)
     app.connect("autodoc-process-docstring", mark_code)
+    app.connect("build-finished", add_entrance)
     return {"parallel_read_safe": True}
