@@ -17,15 +17,19 @@ root_doc = "docs/index"
 # The pages lie where readers of the repository look for them, so the repository is the source of the site.
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md", "docs/**.md"]
 exclude_patterns = [".*", "build", "out", "dist", "tests"]
+highlight_language = "none"  # blocks without a language are output, or pictures
 html_theme = "alabaster"
-html_theme_options = {"page_width": "1200px", "description": "A malleability runtime for HPC"}
+html_theme_options = {
+    "description": "A malleability runtime for HPC",
+    "page_width": "1300px",
+    "body_max_width": "none",
+}
 html_title = "drom"
 html_show_sourcelink = False
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 default_role = "code"  # docstrings quote names as Markdown does
-suppress_warnings = ["misc.highlighting_failure"]  # shell sessions and logs are no programs
 
 
 def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
