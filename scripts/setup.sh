@@ -93,6 +93,10 @@ fi
 if ((EUID == 0)) && ! { command -v mpicc.mpich && command -v gfortran; } >/dev/null && command -v apt-get >/dev/null; then
     apt_install mpich libmpich-dev gfortran || echo "setup: going on without MPICH and Fortran: their tests will be skipped." >&2
 fi
+# So are C++ and what build systems look for libraries with.
+if ((EUID == 0)) && ! { command -v g++ && command -v cmake && command -v pkg-config; } >/dev/null && command -v apt-get >/dev/null; then
+    apt_install g++ cmake pkg-config || echo "setup: going on without C++, CMake and pkg-config: their tests will be skipped." >&2
+fi
 # OpenMP as clang builds it, and a BLAS on OpenMP, are for tests.
 if ((EUID == 0)) && ! command -v clang >/dev/null && command -v apt-get >/dev/null; then
     apt_install clang libomp-dev libopenblas-openmp-dev || echo "setup: going on without clang: its tests will be skipped." >&2
