@@ -106,7 +106,7 @@ def config_check(
 @settings_app.command("show")
 @with_config_options
 def config_show(json: AsJson = False, **flags: object) -> None:
-    """Show every option of an agent on this node, its value, and the source of the value."""
+    """Show every option of an agent on this node, its value, and where it was set."""
     settings, file = _load(flags)
     output.settings(config.to_json(settings, file), as_json=json)
 

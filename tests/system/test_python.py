@@ -131,10 +131,10 @@ def test_a_service_hears_of_grants_in_its_event_loop(tmp_path: Path, start: Prog
 
 
 def test_numba_can_grow_beyond_the_cpus_it_starts_with(agent: Agent, start: Programs) -> None:
-    """A program launched on one CPU of two still finds threads for two: the launcher says the maximum."""
+    """A program launched on one CPU of two has threads for two on OpenMP: the launcher exports the maximum."""
     first = start.start(*agent.run("--job", "first", sys.executable, "-c", NUMPY))
     first.await_out("^attached responder$")
-    second = start.start(*agent.run("--job", "second", sys.executable, "-c", NUMBA))
+    second = start.start(*agent.run("--job", "second", sys.executable, "-c", NUMBA), NUMBA_THREADING_LAYER="omp")
     second.await_out("^attached responder$")
     first.kill()
     second.await_out(r"^applied 0,1 threads 2 (death|return)$")

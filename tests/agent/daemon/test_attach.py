@@ -134,7 +134,7 @@ def test_other_users() -> None:
         assert popen.stdout
         popen.stdout.readline()
         for uid in (5, 6, 7):
-            with pytest.raises(ControlError, match=rf"^process {popen.pid} is another user.s: only root may attach"):
+            with pytest.raises(ControlError, match=rf"^process {popen.pid} belongs to another user: only root may"):
                 candidates().check(popen.pid, Caller(os.getpid(), uid), everybody=False)
         found = candidates().check(popen.pid, ME, everybody=True)
         os.close(found.pidfd)

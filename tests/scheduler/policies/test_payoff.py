@@ -270,7 +270,7 @@ class TestCommand:
             ("5,9,8,7,0", "line 2: the soft deadline 9 is after the hard one 8: exchange them."),
             ("5,90000,90000,-7,0", "line 2, payoff: -7 is not a whole number of at least 0."),
             ("5,90000,90000,0.5,0", "line 2, payoff: 0.5 is not a whole number of at least 0."),
-            ("5,90000,9000000000,7,0", "line 2: a hard deadline of 9,000,000,000 is more than .* have, 1,000,000,000."),
+            ("5,90000,9000000000,7,0", "line 2: a hard deadline of 9,000,000,000 is above the most in a contract, 1,"),
             ("5,90000,90000,7,90000000000000", "line 2: a penalty of 90,000,000,000,000 is above the most in a "),
             ("999,90000,90000,7,0", "line 2: there is no job 999 among those simulated: remove the line."),
             (

@@ -358,9 +358,9 @@ class TestPlainPython:
     """Where numba does not serve, the same code does."""
 
     SCRIPT = """
-from drom.agent.placement.kernel.distributor import UNLIMITED, Demand, Distributor
+from drom.agent.placement.kernel.distributor import UNLIMITED, Distributor, TaskRequest
 distributor = Distributor([(n // 3, n // 3, 1 << n) for n in range(9)], UNLIMITED)
-placement = distributor.place([Demand(n, n % 2, 2, 0b100100 if n == 0 else 0) for n in range(4)])
+placement = distributor.place([TaskRequest(n, n % 2, 2, 0b100100 if n == 0 else 0) for n in range(4)])
 print(distributor.compiled, bool(distributor.compile_error), placement)
 """
     NO_LOCATOR = "import numba.core.caching as c\nc.CacheImpl._locator_classes = []\n"

@@ -138,7 +138,7 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
     assert server._past(waits) == "pending"
 
     said = [line.partition("read: ")[2] for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
-    assert [text[:24] for text in said] == ["no such table: entries: ", "no such table: jobs: men"]
+    assert [text[:24] for text in said] == ["no such table: entries: ", "no such table: jobs: rep"]
 
 
 AHEAD = (
