@@ -27,9 +27,6 @@ class ActuatorListener(Protocol):
     def started(self, task: Task) -> None:
         """Handle the first grant of a task."""
 
-    def enforced(self, task: Task) -> None:
-        """Handle the binding of a task by the agent instead of its responder."""
-
     def forgotten(self, task: Task) -> None:
         """Clean up after a task that is over; this takes longer than granting the task's cores to others."""
 
@@ -37,12 +34,14 @@ class ActuatorListener(Protocol):
 class Actuator:
     """Carries out the actions of `node`. `binds`: threads are bound; otherwise (emulation, observation) only recorded.
 
-    Set `listener` before the first action, and `failed` before the first binding: `failed` is called with the name of
-    the part that failed and its error, which may not recur. `torn`: an action has failed before others were carried
-    out, which `drom.agent.daemon.recovery.Recovery` repairs.
+    Set `listener` before the first action, and the other two before the first binding: `enforced` is called with each
+    task that was bound instead of by its responder, `failed` with the name of the part that failed and its error, which
+    may not recur. `torn`: an action has failed before others were carried out, which
+    `drom.agent.daemon.recovery.Recovery` repairs.
     """
 
     listener: ActuatorListener
+    enforced: Callable[[Task], None]
     failed: Callable[[str, Exception], None]
 
     def __init__(
@@ -165,7 +164,7 @@ class Actuator:
         self._enqueue(node.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))
         for task in enforced:
             self.report.enforced()
-            self.listener.enforced(task)
+            self.enforced(task)
 
     def _bind_all(self, masks: Mapping[int, int]) -> set[int]:
         """Bind as `bind_threads`; if the processes cannot be read, return all slots."""

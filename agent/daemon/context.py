@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from drom.agent.daemon.actuator import Actuator
     from drom.agent.daemon.process_watch import ProcessWatcher
     from drom.agent.daemon.registrar import Registrar
+    from drom.agent.daemon.registration_server import RegistrationServer
     from drom.agent.daemon.settings import Settings
     from drom.agent.execution.executor import NoScheduler
     from drom.agent.ipc.mailboxes import Mailboxes
@@ -29,6 +30,7 @@ class Context(Protocol):
 
     actuator: Actuator
     registrar: Registrar
+    registrations: RegistrationServer
     binds: bool
     watcher: ProcessWatcher
     log: Log

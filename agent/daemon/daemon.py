@@ -21,6 +21,8 @@ from drom.agent.daemon.actuator import Actuator
 from drom.agent.daemon.control_handler import ControlHandler
 from drom.agent.daemon.process_watch import ProcessWatcher, first_process
 from drom.agent.daemon.registrar import Registrar
+from drom.agent.daemon.registration_server import RegistrationServer
+from drom.agent.daemon.responders import Responders
 from drom.agent.enforcement import affinity
 from drom.agent.enforcement.repair import MaskRepair
 from drom.agent.enforcement.spread import ThreadSpreading
@@ -165,18 +167,22 @@ class Daemon:
             binds=self.binds,
             fences=self.settings.fences,
         )
+        self.responders = Responders(self.actuator, self.mailboxes)
         self.registrar = Registrar(
-            path / "door",
-            self,
             self.actuator,
             self.mailboxes,
+            self.responders,
             self.end,
             observes=self.settings.observe,
             exclude=self.settings.exclude,
             quotas=self.settings.quotas,
         )
-        self.actuator.listener, self.actuator.failed = self.registrar, self.guard.failed
-        self.acknowledgements = AckProcessor(self.mailboxes, self.actuator, self.registrar.clear_responder)
+        self.registrations = RegistrationServer(
+            path / "door", self, self.actuator, self.registrar, self.responders, share=self.connection_limit
+        )
+        self.actuator.listener, self.actuator.enforced = self.registrations, self.responders.enforced
+        self.actuator.failed = self.guard.failed
+        self.acknowledgements = AckProcessor(self.mailboxes, self.actuator, self.responders.clear)
         self.rate_monitor = RateMonitor(self.node, self.mailboxes.read)
         find = self.watcher.processes_of_all
         self.mask_repair = MaskRepair(self.node, find, self.report, binds=self.binds, narrowed=self.actuator.narrowed)
@@ -207,9 +213,13 @@ class Daemon:
         A part that fails is logged, and the other parts are closed.
         """
         guard = Guard(self.log, ())
-        guard.run("door", self.registrar.close)
+        self._close_registrations(guard)
         guard.run("order", self.control.close)
         self._unlock(guard)
+
+    def _close_registrations(self, guard: Guard) -> None:
+        guard.run("door", self.registrations.close)
+        guard.run("door", self.registrar.close)
 
     def _unlock(self, guard: Guard) -> None:
         guard.run("scheduler", self.executor.close)
@@ -234,7 +244,7 @@ class Daemon:
             }
         )
         self.watch(signals.fd, signals.dispatch)
-        self.registrar.open()
+        self.registrations.open()
         self.executor.open()
         self.watch(self.mailboxes.watch, self.acknowledgements.read)
         for fd in self.control.fds:
@@ -281,7 +291,7 @@ class Daemon:
         self.survive("widening", lambda: self.acknowledgements.widening.look(now()))
         self.survive("repairs", lambda: self.mask_repair.look(now()))
         self.survive("following", lambda: self.watcher.look(now()))
-        self.survive("door", self.registrar.tend)
+        self.survive("door", lambda: self.registrations.run(now()))
         self.survive("pacing", self._look_at_pace)
         self.survive("scheduler", lambda: self.executor.turn(now()))
         # ZeroMQ's descriptor signals edges: check once more, whatever happened.
@@ -386,7 +396,7 @@ class Daemon:
         now = time.monotonic()
         lookers = (self.actuator.spreading, self.acknowledgements.widening, self.mask_repair, self.watcher)
         looks = [
-            self.registrar.next_look(now),
+            self.registrations.next_due(),
             self.executor.next_look(now),
             *(looker.next_look() for looker in lookers),
         ]
@@ -430,7 +440,7 @@ class Daemon:
         if seen_to or not (self.watcher.is_watched(task) or self.watcher.watch_survivor(task)):
             self.end(task, "exited")
         elif task.responder == (who.pid, who.start_time):
-            self.registrar.clear_responder(task)
+            self.responders.clear(task)
 
     def end(self, task: Task, reason: str) -> None:
         """Remove a task that is over."""
@@ -474,7 +484,7 @@ class Daemon:
             for task in tasks:
                 guard.run("binding", partial(self.restore_affinity, [task]))
             guard.run("mail", lambda: self.mailboxes.keep_only(set()))
-            guard.run("door", self.registrar.close)
+            self._close_registrations(guard)
             guard.run("order", self.control.close)
             guard.run("sockets", lambda: runtime_dir.remove_sockets(path))
             guard.run("mailboxes", self.mailboxes.close)

@@ -76,10 +76,10 @@ class Recovery:
         for task in (*self._known.values(), *self._over):
             if node.tasks.get(task.slot) is not task:
                 daemon.watcher.forget(task)
-                daemon.registrar.forgotten(task)
+                daemon.registrations.forgotten(task)
         for task in self._starting:
             if node.tasks.get(task.slot) is task and task.started:
-                daemon.registrar.started(task)
+                daemon.registrations.started(task)
         for task in [task for task in node.tasks.values() if not daemon.watcher.is_watched(task)]:
             if not _still_lives(daemon, task):
                 daemon.end(task, "exited")

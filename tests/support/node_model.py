@@ -93,8 +93,8 @@ class World:
         report = SimpleNamespace(started=nobody, granted=nobody, enforced=nobody, done=self._done)
         unused = cast("Any", None)
         self.actuator = Actuator(node, records, unused, unused, cast("Any", report), binds=False)
-        listener = SimpleNamespace(started=self._started, enforced=nobody, forgotten=nobody)
-        self.actuator.listener = cast("Any", listener)
+        listener = SimpleNamespace(started=self._started, forgotten=nobody)
+        self.actuator.listener, self.actuator.enforced = cast("Any", listener), nobody
 
     def _started(self, task: Task) -> None:
         if task.arrival.pid in self.leaving:

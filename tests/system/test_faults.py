@@ -28,7 +28,7 @@ pytestmark = [
 
 PARTS = {
     "deadlines": "drom.agent.node.node:Node.tick",
-    "door": "drom.agent.daemon.registrar:Registrar.tend",
+    "door": "drom.agent.daemon.registration_server:RegistrationServer.run",
     "following": "drom.agent.daemon.process_watch:ProcessWatcher.look",
     "freeze_file": "drom.agent.ipc.runtime_dir:freezes",
     "load": "drom.agent.system.unmanaged_load:LoadMonitor.look",
@@ -51,7 +51,7 @@ LEAVING = {
     "give_back": "drom.agent.daemon.daemon:Daemon.restore_affinity",
     "retire": "drom.agent.ipc.registry:Registry.retire",
     "remove_all_but": "drom.agent.ipc.mailboxes:Mailboxes.keep_only",
-    "admission": "drom.agent.daemon.registrar:Registrar.close",
+    "admission": "drom.agent.daemon.registration_server:RegistrationServer.close",
     "control": "drom.agent.control.server:Server.close",
     "following_close": "drom.agent.daemon.process_watch:ProcessWatcher.close",
     "steward": "drom.agent.execution.executor:NoScheduler.close",
