@@ -39,6 +39,7 @@ from drom.agent.observe.job_rates import RateMonitor
 from drom.agent.observe.reporter import EventReporter
 from drom.agent.observe.snapshot import snapshot
 from drom.agent.system import heap, proc
+from drom.agent.system.periodic import Step
 from drom.agent.system.unix_signals import SignalPipe
 from drom.agent.system.unmanaged_load import LoadMonitor
 from drom.agent.text import counted
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from drom.agent.observe.log import Log
     from drom.agent.observe.view import Snapshot
     from drom.agent.placement.ranks import Place
+    from drom.agent.system.periodic import Periodic
     from drom.agent.system.proc import Identity
     from drom.agent.system.sd_notify import ServiceManager
 
@@ -189,6 +191,18 @@ class Daemon:
         self.control_handler = ControlHandler(self)
         membership = self.settings.membership
         self.executor = JobExecutor(self, membership) if membership else NoScheduler()
+        self._periodic: tuple[tuple[str, Periodic], ...] = (
+            ("deadlines", Step(self._act_on_deadlines, self.node.next_deadline)),
+            ("machine", Step(self._look_at_machine)),
+            ("load", Step(self._look_at_load)),
+            ("spreading", spreading),
+            ("widening", self.acknowledgements.widening),
+            ("repairs", self.mask_repair),
+            ("following", self.watcher),
+            ("door", self.registrations),
+            ("pacing", Step(self._look_at_pace)),
+            ("scheduler", self.executor),
+        )
         self._look_at_switch()
         if adopted:
             recovery.recover_tasks(self)
@@ -276,7 +290,6 @@ class Daemon:
         self.guard.settle()
 
     def _do_all(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
-        now = time.monotonic
         self.survive("freeze_file", self._look_at_switch)
         for key, _ in events:
             # An earlier event of this round may have closed this one's descriptor.
@@ -284,16 +297,8 @@ class Daemon:
                 self.survive("events", key.data, key.fd)
         if self.acknowledgements.missed:
             self.survive("mail", self.acknowledgements.read_all)
-        self.survive("deadlines", lambda: self.actuator.execute(self.node.tick(now())))
-        self.survive("machine", self._look_at_machine)
-        self.survive("load", self._look_at_load)
-        self.survive("spreading", lambda: self.actuator.spreading.look(now()))
-        self.survive("widening", lambda: self.acknowledgements.widening.look(now()))
-        self.survive("repairs", lambda: self.mask_repair.look(now()))
-        self.survive("following", lambda: self.watcher.look(now()))
-        self.survive("door", lambda: self.registrations.run(now()))
-        self.survive("pacing", self._look_at_pace)
-        self.survive("scheduler", lambda: self.executor.turn(now()))
+        for part, work in self._periodic:
+            self.survive(part, partial(work.run, time.monotonic()))
         # ZeroMQ's descriptor signals edges: check once more, whatever happened.
         self._more = bool(self.survive("order", lambda: self.control.serve(self._answer)))
 
@@ -357,25 +362,27 @@ class Daemon:
             self.confine_all()
             self.acknowledgements.read_all()
 
-    def _look_at_load(self) -> None:
+    def _act_on_deadlines(self, now: float) -> None:
+        self.actuator.execute(self.node.tick(now))
+
+    def _look_at_load(self, now: float) -> None:
         """Stop using cores that unmanaged programs keep busy."""
         if self.settings.topology.emulated:
             return
-        now, tasks = time.monotonic(), [first_process(task) for task in self.node.tasks.values()]
+        tasks = [first_process(task) for task in self.node.tasks.values()]
         busy = self.watch_load.look(now, tasks, self.node.plan.lost)
         if busy is not None:
             self.busy = busy
             self.log("cpus_avoided", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
             self.update_usable_cpus(now)
 
-    def _look_at_pace(self) -> None:
+    def _look_at_pace(self, now: float) -> None:
         """Pass measurements of how fast jobs progress to the executor, which reports them to the scheduler."""
-        if samples := self.rate_monitor.look(time.monotonic()):
+        if samples := self.rate_monitor.look(now):
             self.executor.rates_measured(samples)
 
-    def _look_at_machine(self) -> None:
+    def _look_at_machine(self, now: float) -> None:
         """Use only CPUs that are online and permitted, after changes by hotplug, cpusets and quotas."""
-        now = time.monotonic()
         if self.settings.reread is None or not self.availability.look(now):
             return
         found = self.availability.available
@@ -394,14 +401,9 @@ class Daemon:
         if self._more:
             return 0.0
         now = time.monotonic()
-        lookers = (self.actuator.spreading, self.acknowledgements.widening, self.mask_repair, self.watcher)
-        looks = [
-            self.registrations.next_due(),
-            self.executor.next_look(now),
-            *(looker.next_look() for looker in lookers),
-        ]
-        times = [now + min(HEARTBEAT, self.manager.period or HEARTBEAT), self.node.next_deadline(), *looks]
-        return max(0.0, min(at for at in times if at is not None) - now)
+        heartbeat = now + min(HEARTBEAT, self.manager.period or HEARTBEAT)
+        due = [work.next_due() for _, work in self._periodic]
+        return max(0.0, min([heartbeat, *(at for at in due if at is not None)]) - now)
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:
         """Call `handler` from the loop whenever `fd` is readable."""

@@ -67,7 +67,7 @@ class ProcessWatcher:
         self._tell(task, who)
 
     def _tell(self, task: Task, who: Identity) -> None:
-        """Report the end of a process; if that fails, `look` reports it again."""
+        """Report the end of a process; if that fails, `run` reports it again."""
         try:
             self._ended(task, who)
         except BaseException:
@@ -82,7 +82,7 @@ class ProcessWatcher:
     def watch_survivor(self, task: Task) -> bool:
         """Watch any process of the task that still runs; return False if none does, so that its CPUs are free.
 
-        Also return True if it is not yet known: then `look` searches again.
+        Also return True if it is not yet known: then `run` searches again.
         """
         if any(other.arrival.uid == task.arrival.uid for other, _ in self._unsure.values()):
             self._unsure[task.slot] = task, first_process(task)
@@ -103,11 +103,11 @@ class ProcessWatcher:
         self._due = time.monotonic() + AGAIN
         return True
 
-    def next_look(self) -> float | None:
-        """Return when `look` has something to do, on the monotonic clock; None if never."""
+    def next_due(self) -> float | None:
+        """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
         return self._due if self._unsure else None
 
-    def look(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Handle again one of the ends after which the remaining processes of the task were not known."""
         if not self._unsure or now < self._due:
             return

@@ -62,13 +62,13 @@ class MaskRepair:
         self._due = 0.0
         self._astray: set[int] = set()
 
-    def next_look(self) -> float | None:
-        """Return when `look` has something to do, on the monotonic clock; None if never."""
+    def next_due(self) -> float | None:
+        """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
         return self._due if self._binds and self._node.tasks and not self._node.frozen else None
 
-    def look(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Run a round, if one is due."""
-        due = self.next_look()
+        due = self.next_due()
         if due is None or now < due:
             return
         begin = time.thread_time()

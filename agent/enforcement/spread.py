@@ -94,11 +94,11 @@ class ThreadSpreading:
             now = time.monotonic()
             self._watches[task.slot] = _Watch(task, done.epoch, 0, now, cpu_times.of_threads(task.responder[0]))
 
-    def next_look(self) -> float | None:
-        """Return when `look` has something to do, on the monotonic clock; None if never."""
+    def next_due(self) -> float | None:
+        """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
         return min((watch.due for watch in self._watches.values()), default=None)
 
-    def look(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Check the tasks that are due, and move their threads apart."""
         for watch in [watch for watch in self._watches.values() if watch.due <= now]:
             del self._watches[watch.task.slot]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from drom.agent.node.node import Node
 
 DELAY = 0.1
-"""Seconds from the first growth until `look` is due."""
+"""Seconds from the first growth until `run` is due."""
 
 
 class MaskWidening:
@@ -45,11 +45,11 @@ class MaskWidening:
         if self._due is None:
             self._due = now + DELAY
 
-    def next_look(self) -> float | None:
-        """Return when `look` has something to do, on the monotonic clock; None if never."""
+    def next_due(self) -> float | None:
+        """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
         return None if self._node.frozen else self._due
 
-    def look(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Widen the masks of tasks that are due. Threads of responders are left alone: responders bind their own."""
         if self._due is None or now < self._due or self._node.frozen:
             return

@@ -152,7 +152,7 @@ class SchedulerConnection:
         self.send(alive)
         self._next = now + self._heartbeat
 
-    def next_look(self) -> float:
+    def next_due(self) -> float:
         """Return when the next message is due (seconds of CLOCK_MONOTONIC)."""
         return self._next
 

@@ -67,10 +67,10 @@ class NoScheduler:
     def open(self) -> None:
         """Do nothing: there is no scheduler to connect to."""
 
-    def turn(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Do nothing."""
 
-    def next_look(self, _now: float) -> float | None:
+    def next_due(self) -> float | None:
         """Return None: there is nothing to do."""
         return None
 
@@ -106,7 +106,8 @@ class JobExecutor(NoScheduler):
             host, self._place, self._boot, self.attempts, self._log_reason, share=host.connection_limit, scan=self._scan
         )
         self._restless: set[Attempt] = set()
-        """Attempts that `turn` checks: those with an order, those whose start is not watched, and those that end."""
+        """Attempts that `run` checks: those with an order, those whose start is not watched, and those that end."""
+        self._ran_at = 0.0
         for folder in self._spool.list_attempts():
             start = folder.start()
             if start is None:
@@ -140,13 +141,14 @@ class JobExecutor(NoScheduler):
         self._host.watch(self._link.fd, lambda: None)
         self._remote.open()
 
-    def turn(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Do what is due at `now`, and handle the messages that the scheduler has sent."""
+        self._ran_at = now
         link, heard = self._link, True
         while link and heard:
             for attempt in list(self._restless):
                 self._host.survive("job", partial(self._advance, attempt, now), attempt.key)
-            self._remote.turn(now)
+            self._remote.run(now)
             if link.is_due(now):
                 if link.cluster is None:
                     link.send_hello(self._hello(), now)
@@ -158,10 +160,10 @@ class JobExecutor(NoScheduler):
                 heard = True
                 self._host.survive("job", partial(self._receive, message, now))
 
-    def next_look(self, now: float) -> float | None:
-        """Return when `turn` has something to do, or None."""
-        link = self._link.next_look() if self._link else None
-        times = (link, self._remote.next_look(), now + AGAIN if self._restless else None)
+    def next_due(self) -> float | None:
+        """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
+        link = self._link.next_due() if self._link else None
+        times = (link, self._remote.next_due(), self._ran_at + AGAIN if self._restless else None)
         return min((at for at in times if at is not None), default=None)
 
     def rates_measured(self, samples: Iterable[RateSample]) -> None:

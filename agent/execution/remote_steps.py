@@ -70,7 +70,7 @@ class RemoteSteps:
             self._step_requests.close()
         self.steps.close()
 
-    def turn(self, now: float) -> None:
+    def run(self, now: float) -> None:
         """Repeat requests that have had no answer."""
         self.steps.look()
         if not self._step_requests:
@@ -83,8 +83,8 @@ class RemoteSteps:
             for request in list(self._left.values()):
                 self.hung_up(request)
 
-    def next_look(self) -> float | None:
-        """Return when `turn` has something to do, or None."""
+    def next_due(self) -> float | None:
+        """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
         return self._again if self._asks else None
 
     @property

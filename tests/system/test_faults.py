@@ -29,16 +29,16 @@ pytestmark = [
 PARTS = {
     "deadlines": "drom.agent.node.node:Node.tick",
     "door": "drom.agent.daemon.registration_server:RegistrationServer.run",
-    "following": "drom.agent.daemon.process_watch:ProcessWatcher.look",
+    "following": "drom.agent.daemon.process_watch:ProcessWatcher.run",
     "freeze_file": "drom.agent.ipc.runtime_dir:freezes",
     "load": "drom.agent.system.unmanaged_load:LoadMonitor.look",
     "machine": "drom.agent.topology.availability:AvailabilityMonitor.look",
     "pacing": "drom.agent.observe.job_rates:RateMonitor.look",
-    "repairs": "drom.agent.enforcement.repair:MaskRepair.look",
-    "scheduler": "drom.agent.execution.executor:NoScheduler.turn",
+    "repairs": "drom.agent.enforcement.repair:MaskRepair.run",
+    "scheduler": "drom.agent.execution.executor:NoScheduler.run",
     "service_manager": "drom.agent.system.sd_notify:ServiceManager.heartbeat",
-    "spreading": "drom.agent.enforcement.spread:ThreadSpreading.look",
-    "widening": "drom.agent.enforcement.widening:MaskWidening.look",
+    "spreading": "drom.agent.enforcement.spread:ThreadSpreading.run",
+    "widening": "drom.agent.enforcement.widening:MaskWidening.run",
 }
 """A function of each part that every turn of the loop calls."""
 MORE = {

@@ -69,7 +69,7 @@ class TestSurvivors:
         child.popen.wait()
 
         assert stage.watcher.watch_survivor(stage.task)
-        assert (stage.watcher.is_watched(stage.task), stage.watcher.next_look()) == (True, None)
+        assert (stage.watcher.is_watched(stage.task), stage.watcher.next_due()) == (True, None)
 
     def test_without_survivors_it_is_over(self, child: Child, stage: Stage) -> None:
         """Nobody is left on its CPUs."""
@@ -77,7 +77,7 @@ class TestSurvivors:
         child.popen.wait()
 
         assert not stage.watcher.watch_survivor(stage.task)
-        assert stage.watcher.next_look() is None
+        assert stage.watcher.next_due() is None
 
     def test_is_asked_for_again_while_that_is_not_known(
         self, child: Child, stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -89,15 +89,15 @@ class TestSurvivors:
         with monkeypatch.context() as patch:
             patch.setattr(task_processes, "BUDGET", 0)
             assert stage.watcher.watch_survivor(stage.task)
-            due = stage.watcher.next_look()
+            due = stage.watcher.next_due()
             assert due is not None
-            stage.watcher.look(due)
+            stage.watcher.run(due)
             assert stage.lives
             assert not stage.watcher.is_watched(stage.task)
-            assert stage.watcher.next_look() is not None
+            assert stage.watcher.next_due() is not None
 
-        stage.watcher.look(time.monotonic() + 1)
-        assert (stage.lives, stage.watcher.is_watched(stage.task), stage.watcher.next_look()) == (True, True, None)
+        stage.watcher.run(time.monotonic() + 1)
+        assert (stage.lives, stage.watcher.is_watched(stage.task), stage.watcher.next_due()) == (True, True, None)
 
     def test_one_task_is_asked_about_at_a_time(
         self, child: Child, stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +109,7 @@ class TestSurvivors:
             stage.tasks[slot] = Task(slot, "b", 0, Arrival(1 << 30, child.identity.start_time, UID, "b"), 0)
         assert all(stage.watcher.watch_survivor(stage.tasks[slot]) for slot in (1, 2))
         for _ in range(3):
-            stage.watcher.look(time.monotonic() + 1)
+            stage.watcher.run(time.monotonic() + 1)
 
         assert stage.asked == [1, 2, 1]
 

@@ -87,7 +87,7 @@ class TestRepairing:
         """The first repair is logged and counted; further ones of the same task are only counted."""
         mask_repair = self.mask_repair(node, child, told)
         for _ in range(2):
-            mask_repair.look(time.monotonic() + MOST)
+            mask_repair.run(time.monotonic() + MOST)
             assert child.masks() == {ONE}
             affinity.bind(lambda: [child.pid], OTHER)
 
@@ -105,7 +105,7 @@ class TestRepairing:
             bind_thread(tid, cpus(NOW))
 
         monkeypatch.setattr(os, "sched_setaffinity", undone)
-        self.mask_repair(node, child, told).look(time.monotonic() + MOST)
+        self.mask_repair(node, child, told).run(time.monotonic() + MOST)
 
         assert len(times) == affinity.FEW_PASSES
         assert task.started
@@ -118,7 +118,7 @@ class TestRepairing:
         mask_repair = self.mask_repair(node, child, told, binds=what != "observed")
         if what == "not due":
             task.grants[:] = [dataclasses.replace(task.grants[0], mask=NOW)]
-            mask_repair.look(time.monotonic())
+            mask_repair.run(time.monotonic())
             task.grants[:] = [dataclasses.replace(task.grants[0], mask=ONE)]
         elif what == "frozen":
             node.freeze(0.0, "a file")
@@ -128,11 +128,11 @@ class TestRepairing:
             task.grants[:] = [dataclasses.replace(task.grants[0], mask=NOW)]
             affinity.bind(lambda: [fork], REST)
         before = proc.thread_masks([child.pid, fork])
-        mask_repair.look(time.monotonic() + (0 if what == "not due" else MOST))
+        mask_repair.run(time.monotonic() + (0 if what == "not due" else MOST))
 
         assert proc.thread_masks([child.pid, fork]) == before
         assert told.text.getvalue() == ""
 
     def test_an_empty_node_is_not_looked_at(self, node: Node, child: Child, told: Told) -> None:
         """The agent sleeps."""
-        assert self.mask_repair(node, child, told).next_look() is None
+        assert self.mask_repair(node, child, told).next_due() is None

@@ -129,9 +129,9 @@ class TestSpreading:
         spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
         spreading.watch(self.applied(task))
         looks = 0
-        while (due := spreading.next_look()) is not None:
+        while (due := spreading.next_due()) is not None:
             assert due < time.monotonic() + LOOKS[-1]
-            spreading.look(due)
+            spreading.run(due)
             looks += 1
 
         assert looks == len(LOOKS)
@@ -147,9 +147,9 @@ class TestSpreading:
         start = time.monotonic()
         spreading.watch(self.applied(task))
         looks = []
-        while (due := spreading.next_look()) is not None:
+        while (due := spreading.next_due()) is not None:
             looks.append(due)
-            spreading.look(due)
+            spreading.run(due)
 
         assert len(looks) == 3
         assert start + LOOKS[-1] - LOOKS[-2] <= looks[-1] < time.monotonic() + LOOKS[-1]
@@ -169,9 +169,9 @@ class TestSpreading:
             del node.tasks[task.slot]
         else:
             task.responder = None
-        spreading.look(time.monotonic() + 1)
+        spreading.run(time.monotonic() + 1)
 
-        assert (pushed, spreading.next_look()) == ([], None)
+        assert (pushed, spreading.next_due()) == ([], None)
 
     def test_only_who_has_grown_by_itself_is_watched(self, node: Node, task: Task) -> None:
         """Not who has no more than before, and not who was bound by the agent."""
@@ -179,7 +179,7 @@ class TestSpreading:
         spreading.watch(self.applied(task, old=3))
         spreading.watch(self.applied(task, outcome="bound"))
 
-        assert spreading.next_look() is None
+        assert spreading.next_due() is None
 
     @pytest.mark.parametrize(
         ("mail", "watched"), [(MailboxState(0, 0, 0, points=POINTS), True), (BOUND, False), (None, False)]
@@ -190,6 +190,6 @@ class TestSpreading:
         """Moving one would undo what it has bound itself to in the meantime."""
         spreading = ThreadSpreading(node, {task.mailbox: mail}.get)
         spreading.watch(self.applied(task))
-        spreading.look(time.monotonic() + 1)
+        spreading.run(time.monotonic() + 1)
 
         assert bool(pushed) == watched

@@ -64,17 +64,17 @@ class TestWidening:
 
     def test_others_get_more_room_after_a_while(self, widening: MaskWidening, responder: Child, other: int) -> None:
         """The responder, which has its threads where it wants them, is left alone; then there is no more to do."""
-        widening.look(SOON + DELAY / 2)
-        assert (self.masks(other), widening.next_look()) == ([{ONE}], SOON + DELAY)
-        widening.look(SOON + DELAY)
+        widening.run(SOON + DELAY / 2)
+        assert (self.masks(other), widening.next_due()) == ([{ONE}], SOON + DELAY)
+        widening.run(SOON + DELAY)
 
-        assert (self.masks(other, responder.pid), widening.next_look()) == ([{NOW}, {ONE}], None)
+        assert (self.masks(other, responder.pid), widening.next_due()) == ([{NOW}, {ONE}], None)
 
     def test_growths_shortly_after_each_other_are_one(self, widening: MaskWidening, task: Task, other: int) -> None:
         """Threads with the mask of before any of them get the CPUs that there are by then."""
         widening.task_grew(task, OTHER, SOON + DELAY / 2)
         affinity.bind(lambda: [other], OTHER)
-        widening.look(SOON + DELAY)
+        widening.run(SOON + DELAY)
 
         assert self.masks(other) == [{NOW}]
 
@@ -90,16 +90,16 @@ class TestWidening:
         else:
             node.freeze(0.0, "a file")
         before = self.masks(other)
-        widening.look(SOON + DELAY)
+        widening.run(SOON + DELAY)
 
         assert self.masks(other) == before
 
     def test_a_frozen_node_gets_it_when_it_thaws(self, widening: MaskWidening, node: Node, other: int) -> None:
         """Growths are not forgotten."""
         node.freeze(0.0, "a file")
-        widening.look(SOON + DELAY)
-        assert widening.next_look() is None
+        widening.run(SOON + DELAY)
+        assert widening.next_due() is None
         node.thaw(1.0)
-        widening.look(SOON + DELAY)
+        widening.run(SOON + DELAY)
 
         assert self.masks(other) == [{NOW}]

@@ -63,18 +63,18 @@ def test_who_hangs_up_is_heard_however_often_that_is_lost(tmp_path: Path) -> Non
 
     def ends(now: float) -> list[int]:
         """Return the jobs of which the end of a command is asked for by then, since the last look."""
-        remote.turn(now)
+        remote.run(now)
         asked = [post.job for post in said if post.body == {"end": f"{post.job:032x}"} and post.to == "n1"]
         said.clear()
         return asked
 
     assert ends(0.0) == [7, 8, 7, 8]  # at once, and as the first turn asks for all
-    assert remote.next_look() == REPEAT
+    assert remote.next_due() == REPEAT
     assert (ends(REPEAT - 0.1), ends(REPEAT)) == ([], [7, 8])
     remote.take(jobs[0], "n1", {"over": f"{7:032x}", "answer": "0"})
     assert ends(2 * REPEAT) == [8]
     jobs[1].state = "ended"
-    assert (ends(3 * REPEAT), ends(4 * REPEAT), remote.next_look()) == ([], [], None)
+    assert (ends(3 * REPEAT), ends(4 * REPEAT), remote.next_due()) == ([], [], None)
 
 
 def test_the_end_of_what_is_over_is_answered(tmp_path: Path) -> None:
