@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dromlib.errors import DromError
 
-class Refused(Exception):  # noqa: N818 - a decision that is reported to a person, not a fault
+
+class Refused(DromError):  # noqa: N818 - a decision that is reported to a person, not a fault
     """Raised when the node cannot do what was requested; the message is a sentence that says what to do."""
 
 
-class ControlError(Exception):
+class ControlError(DromError):
     """Raised when an order was refused or no agent answers; the message is a sentence for users."""
 
 

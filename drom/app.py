@@ -17,24 +17,18 @@ from drom.agent import errors
 from drom.agent.cli.commands import agent_app, settings_app
 from drom.agent.cli.keys import keys_app
 from drom.agent.cli.usage import usage_sentence
-from drom.agent.config import sources
 from drom.agent.demo.cli import demo
-from drom.agent.ipc.runtime_dir import RuntimeDirError
-from drom.agent.observe.event_log import EventLogError
 from drom.agent.observe.log import failure
 from drom.agent.system import os_errors
-from drom.agent.topology.synthetic import TopologyError
 from drom.bench import bench
 from drom.help import Commands
-from drom.scheduler.cli.simulate import SchedulerError, compare, simulate
+from drom.scheduler.cli.simulate import compare, simulate
 from drom.scheduler.comparison.cli import compare_policies
 from drom.scheduler.demo.cli import demo_cluster
 from drom.scheduler.live.cli.commands import app as cluster_app
 from drom.scheduler.reproduction.cli import app as reproduction_app
 from drom.workloads.cli import app as workload_app
-from drom.workloads.errors import WorkloadError
-from dromlib.cpulist import CpuListError
-from dromlib.programs import BuildError
+from dromlib.errors import DromError
 
 app = typer.Typer(
     name="drom",
@@ -72,18 +66,6 @@ app.command()(demo)
 app.command("demo-cluster")(demo_cluster)
 app.command()(bench)
 
-EXPECTED = (
-    sources.ConfigError,
-    errors.ControlError,
-    TopologyError,
-    RuntimeDirError,
-    CpuListError,
-    EventLogError,
-    WorkloadError,
-    SchedulerError,
-    BuildError,
-)
-"""Errors whose messages are complete sentences for the user."""
 DEBUG = "DROM_DEBUG"
 """The variable that makes every failure show its traceback."""
 USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -151,7 +133,7 @@ def _failed(error: Exception) -> int | str:
     if isinstance(error, errors.NotYetError):
         typer.echo(failure(f"drom: {error}"), err=True)
         return os.EX_TEMPFAIL
-    if isinstance(error, EXPECTED):
+    if isinstance(error, DromError):
         said = os_errors.NO_CURRENT_FOLDER if os_errors.lacks_current_folder(error) else str(error)
         return "\n".join(f"drom: {line}" for line in said.splitlines())
     if isinstance(error, MemoryError):

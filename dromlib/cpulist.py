@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from dromlib.errors import DromError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -31,7 +33,7 @@ _SHOWN = 40
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-class CpuListError(ValueError):
+class CpuListError(DromError, ValueError):
     """Raised when a text is not a CPU set; `part` is the faulty part of it."""
 
     def __init__(self, part: str, fault: str, advice: str) -> None:

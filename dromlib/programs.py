@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dromlib.errors import DromError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,7 +20,7 @@ COMPILERS = {"MPICC": "mpicc", "CC": "cc"}
 """The variables that name the compilers of MPI programs and of others, and what they are if unset."""
 
 
-class BuildError(FileNotFoundError):
+class BuildError(DromError, FileNotFoundError):
     """Raised when a program is not there and cannot be compiled; the message is a sentence for users."""
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dromlib.errors import DromError
 
-class SchedulerError(ValueError):
+
+class SchedulerError(DromError, ValueError):
     """Raised when a policy, an option or a saved run cannot be used; the text is one sentence that says what to do."""

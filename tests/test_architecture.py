@@ -78,6 +78,17 @@ PURE = (
 WORLD = ("os", "time", "socket", "select", "selectors", "random", "secrets", "subprocess", "threading", "psutil")
 COMPILE = {"drom.agent.placement.kernel.background", "drom.agent.placement.kernel.distributor"}
 """Modules of pure packages that compile: they use files of numba's cache, and a process of their own."""
+BUILT_IN = {"Exception", "OSError", "FileNotFoundError", "ValueError", "RuntimeError", "TypeError", "KeyError"}
+INTERNAL = {
+    "BadRequest",
+    "CorruptRecordError",
+    "ForeignListenerError",
+    "Left",
+    "MalformedError",
+    "NewerVersionError",
+    "WordError",
+}
+"""Errors that are caught where they are raised, as their messages are answers to programs or parts of sentences."""
 FLAT = {"agent": {"errors", "text"}, "scheduler": {"errors", "interface"}}
 
 
@@ -155,6 +166,14 @@ def test_pure_packages_read_nothing_of_the_world() -> None:
 
     assert len(pure) > 50
     assert (imports, calls) == ([], [])
+
+
+def test_errors_for_users_have_one_base() -> None:
+    """Every class of errors is a `DromError`, apart from those that never reach a user."""
+    classes = [node for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    own = {one.name for one in classes if (bases := {ast.unparse(base) for base in one.bases}) and bases <= BUILT_IN}
+
+    assert own == {"DromError", *INTERNAL}
 
 
 @pytest.mark.parametrize("top", FLAT)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from dromlib.errors import DromError
 
-class WorkloadError(ValueError):
+
+class WorkloadError(DromError, ValueError):
     """Raised when a log, a rule, an expression or a model's parameter cannot be used; the text is one sentence."""
 
 

@@ -18,6 +18,8 @@ from drom.agent.ipc.runtime_dir import default_runtime_dir
 from drom.agent.system.os_errors import reason_of
 from drom.agent.system.plain_files import read_plain
 
+from dromlib.errors import DromError
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -36,7 +38,7 @@ LARGEST = 1 << 20
 SCHEMA_VERSION = 1
 
 
-class ConfigError(Exception):
+class ConfigError(DromError):
     """Raised when a configuration cannot be used; the message has one sentence per line, a line for each fault."""
 
 

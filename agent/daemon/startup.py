@@ -22,7 +22,7 @@ from drom.agent.control.access import Operators
 from drom.agent.control.quotas import UserQuotas
 from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
-from drom.agent.ipc.cpu_locks import CpuLockError, cpu_locks_file
+from drom.agent.ipc.cpu_locks import cpu_locks_file
 from drom.agent.observe.event_log import EventLog
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError, place
 from drom.agent.observe.log import Log, failure
@@ -33,10 +33,10 @@ from drom.agent.system.users import group_number
 from drom.agent.text import parse_size
 from drom.agent.topology.detect import find_machine
 from drom.agent.topology.machine import reserve, warnings_of
-from drom.agent.topology.synthetic import TopologyError
 from drom.agent.topology.sysfs import read_topology
 
 from dromlib.cpulist import parse_cpulist
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def main(descriptor: str) -> None:
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         sys.exit(failure(f"drom: the agent cannot continue: {what}{os.strerror(error.errno or 0)} ({place(error)})."))
-    except (ControlError, TopologyError) as error:
+    except DromError as error:
         sys.exit(failure(f"drom: {error}"))
 
 
@@ -110,7 +110,7 @@ def _keep_descriptors() -> None:
 
 
 def run(machine: Topology, options: Options, sources: Sources) -> None:
-    """Run an agent until it has to stop. Raises `ControlError` with a sentence if it cannot start."""
+    """Run an agent until it has to stop. Raises `DromError` with a sentence if it cannot start."""
     reserved = parse_cpulist(options.reserved)
     machine = reserve(machine, reserved)
     if not machine.allowed:
@@ -121,16 +121,9 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
     from drom.agent.daemon.daemon import Daemon
     from drom.agent.daemon.reload import ConfigReloader, settings_from
     from drom.agent.daemon.settings import Settings
-    from drom.agent.execution.spool import SpoolError
-    from drom.agent.ipc.mailboxes import MailboxError
-    from drom.agent.ipc.registry import RegistryError
-    from drom.agent.ipc.runtime_dir import RuntimeDirError
     from drom.agent.placement.kernel.background import CompiledKernel
 
-    try:
-        unit = _unit(directory, options.unit, log)
-    except RegistryError as error:
-        raise ControlError(str(error)) from error
+    unit = _unit(directory, options.unit, log)
     for warning in warnings_of(machine, unit, reserved):
         log("topology_unclear", reason=warning)
     for name in find_users(options.exclude_users)[1]:
@@ -166,8 +159,6 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         log_ready = partial(log, "ready", mode=mode, runtime_dir=directory, cores=len(daemon.rows), pid=os.getpid())
         daemon.run(log_ready)
         stop()
-    except (RegistryError, MailboxError, RuntimeDirError, CpuLockError, SpoolError) as error:
-        raise ControlError(str(error)) from error
     finally:
         placer.close()
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from drom.agent import errors
 from drom.agent.cli.console import Console
 from drom.agent.observe.timeline import PictureError, TimelineChange, draw_text
 from drom.agent.system import os_errors, proc
@@ -26,6 +25,7 @@ from drom.agent.topology.sysfs import read_topology
 
 from dromlib import native
 from dromlib.cpulist import cpus, format_cpulist, parse_cpulist
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -288,7 +288,7 @@ def run(out: Path, seconds: float, *, as_json: bool) -> int:
     """Run the demonstration; write the picture below `out`. Return the exit status: 0 if all was as expected."""
     try:
         return _run(out, seconds, as_json=as_json)
-    except (DemoError, errors.ControlError, FileNotFoundError) as error:
+    except (DromError, FileNotFoundError) as error:
         lost = os_errors.lacks_current_folder(error)
         sys.stderr.write(f"drom: {os_errors.NO_CURRENT_FOLDER if lost else error}\n")
         return 1

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.execution.protocol import Start, as_json, from_json
 
+from dromlib.errors import DromError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -46,7 +48,7 @@ FILES = frozenset({"start.json", "start.new", "pid", "status", "status.new", "co
 FIELDS = frozenset(one.name for one in fields(Start))
 
 
-class SpoolError(Exception):
+class SpoolError(DromError):
     """Raised when a spool cannot be used; the message is a sentence."""
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from drom.agent.text import cpus_are, escaped
 
 from dromlib.cpulist import cpus, mask_of
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,7 @@ _FLOCK = "hhqqi4x"
 """struct flock of 64-bit Linux: type, whence, start, length, pid (fcntl(2))."""
 
 
-class CpuLockError(Exception):
+class CpuLockError(DromError):
     """Raised when CPUs cannot be claimed; the message is a sentence that says what to do."""
 
 

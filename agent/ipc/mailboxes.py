@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from dromlib import layout
+from dromlib.errors import DromError
 from dromlib.layout import MAILBOX
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
 
 
-class MailboxError(Exception):
+class MailboxError(DromError):
     """Raised when no mailbox can be created; the message says what to do."""
 
 

@@ -21,6 +21,7 @@ from drom.agent.model.jobs import Arrival, Grant, Job, Task
 from drom.agent.model.layouts import KINDS, Layout
 
 from dromlib import layout, native
+from dromlib.errors import DromError
 from dromlib.layout import HEADER, MASKS, SLOT
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ CLASSES = layout.ENUMS["CLASS"]
 REASON_NUMBERS = {name: number for number, name in enumerate(layout.ENUMS["REASON"])}
 
 
-class RegistryError(Exception):
+class RegistryError(DromError):
     """Raised when a registry can be neither used nor created; the message says what to do."""
 
 

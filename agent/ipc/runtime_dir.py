@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from drom.agent.system import connections
 
 from dromlib import layout
+from dromlib.errors import DromError
 from dromlib.layout import HEADER
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _LEFT = frozenset({"lock", "events", "events.1", "freeze", "mail", "scripts", "s
 _LOCK_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class RuntimeDirError(Exception):
+class RuntimeDirError(DromError):
     """Raised when an agent cannot use the runtime directory; the message says what to do."""
 
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.system.plain_files import open_plain
 
+from dromlib.errors import DromError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -48,7 +50,7 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class EventLogError(Exception):
+class EventLogError(DromError):
     """Raised when a history cannot be written or read; the message says what to do."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import dromlib
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -37,7 +38,7 @@ _CALLS = 6
 _PACKAGES = ("agent", "drom", "dromlib", "scheduler")
 
 
-class LoopError(Exception):
+class LoopError(DromError):
     """Raised when a part has failed too often in a row; the message is a sentence."""
 
 

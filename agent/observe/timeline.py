@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dromlib import cpulist
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ PALETTE = (
 DARK = frozenset({"#0072B2", "#009E73", "#D55E00"})
 
 
-class PictureError(Exception):
+class PictureError(DromError):
     """Raised when a picture cannot be drawn; the message is a sentence."""
 
 

@@ -15,6 +15,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dromlib.errors import DromError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
@@ -79,7 +81,7 @@ def group_number(word: str) -> int | None:
         return None
 
 
-class SilentDirectoryError(Exception):
+class SilentDirectoryError(DromError):
     """Raised when the directory of users has not answered in time; the message is a sentence for users."""
 
     def __init__(self) -> None:

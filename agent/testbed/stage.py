@@ -29,6 +29,7 @@ from drom.agent.system import proc, python_command
 from drom.agent.system.unix_signals import WITH_US
 
 from dromlib import native, signals
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ STEERING = ("DROM_", "OMP_", "GOMP_", "OMPI_", "PMI", "MPI", "MV2_", "PALS_")
 """Prefixes of the variables with settings of drom, OpenMP and MPI launchers."""
 
 
-class DemoError(Exception):
+class DemoError(DromError):
     """Raised when the demonstration cannot continue; the message is a sentence."""
 
 

@@ -18,6 +18,7 @@ from drom.agent.topology.machine import Core, Node, Topology, TopologyLevel, gro
 
 from dromlib.cpulist import MAX_CPUS, mask_of
 from dromlib.cpulist import cpus as cpus_of
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ _WORD = re.compile(r"([^:(]*)(?::([^(]*))?(?:\((.*)\))?")
 _BYTES = re.compile(r"([0-9]{1,15})(?:([kmgt])(i?)b)?", re.IGNORECASE | re.ASCII)
 
 
-class TopologyError(ValueError):
+class TopologyError(DromError, ValueError):
     """Raised when a synthetic topology is malformed or needs more CPUs than there are."""
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.cli.console import Console
-from drom.agent.errors import ControlError
 from drom.scheduler.analysis import comparison, plots, results
 from drom.scheduler.demo import story
 from drom.scheduler.demo.jobs import CORES, MIX
 from drom.scheduler.demo.play import DemoRun
-from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live import accounting
 from drom.scheduler.testbed import namespaces
 from drom.scheduler.testbed.cluster import HEAD, Cluster, build_ring, why_no_mpi
 from drom.workloads.errors import WorkloadError
 from drom.workloads.values import json_text
+
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def run(out: Path, *, as_json: bool) -> int:
     try:
         with _ended_by_signals():
             return _run(out, as_json=as_json)
-    except (namespaces.MachineError, ControlError, SchedulerError, FileNotFoundError) as error:
+    except (DromError, FileNotFoundError) as error:
         sys.stderr.write(f"drom: {error}\n")
         return 1
 

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dromlib.errors import DromError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -48,7 +50,7 @@ sleep inf & wait
 """The script of process 1; as it waits, it reaps orphaned processes."""
 
 
-class MachineError(Exception):
+class MachineError(DromError):
     """Raised when machines cannot be created here; the message is a sentence for users."""
 
 
