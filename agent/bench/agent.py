@@ -15,10 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import ControlError
-from drom.agent.ipc import cpu_locks
 from drom.agent.ipc.runtime_dir import default_runtime_dir
-from drom.agent.system import python_command
-from drom.agent.system.unix_signals import WITH_US
+from drom.agent.testbed.agent_process import AgentProcess, clean_environment, command_of
 
 from dromlib import layout, native
 from dromlib.layout import HEADER, SLOT
@@ -42,9 +40,9 @@ POLLS = (11, 1_000_000)
 class Agent:
     """A running agent in a directory of its own; `started_in` is the seconds from its launch to readiness."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes], started_in: float) -> None:
+    def __init__(self, folder: Path, pid: int, started_in: float) -> None:
         self.folder = folder
-        self.pid = process.pid
+        self.pid = pid
         self.started_in = started_in
         self.environment = {"PATH": os.environ.get("PATH", os.defpath), "DROM_RUNTIME_DIR": str(folder)}
         with (folder / "registry").open("rb") as file:
@@ -128,38 +126,19 @@ def running_agent(*options: str) -> Iterator[Agent]:
 def agent_in(folder: Path, *options: str) -> Iterator[Agent]:
     """Run an agent, the first or a later one, with its runtime directory below a folder. Raises `ControlError`."""
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context((folder / "log").open("wb"))
-        words = [*WITH_US, *python_command.drom("agent", "--runtime-dir", str(folder / "run"), *options)]
+        command, environment = command_of("agent", "--runtime-dir", str(folder / "run"), *options), clean_environment()
         begin = time.monotonic()
-        mine = cpu_locks.VARIABLE
-        environment = {name: v for name, v in os.environ.items() if not name.startswith("DROM_") or name == mine}
-        environment["DROM_CONFIG"] = os.devnull
-        process = stack.enter_context(subprocess.Popen(words, env=environment, cwd=folder, stderr=log))
-        stack.callback(_stop, process)
-        _await_ready(process, folder / "log", begin + START_SECONDS)
-        yield Agent(folder / "run", process, time.monotonic() - begin)
+        process = AgentProcess(command, folder / "log", environment, folder=folder)
+        stack.callback(process.close)
+        if not process.await_ready(START_SECONDS):
+            raise ControlError(f"the benchmark's agent does not become ready: {process.last_words()}")
+        yield Agent(folder / "run", process.pid, time.monotonic() - begin)
 
 
 def _usual_place() -> Path | None:
     """Return the usual folder of runtime directories, if it can be written: the file system affects the figures."""
     place = default_runtime_dir({**os.environ, "DROM_RUNTIME_DIR": ""}).parent
     return place if os.access(place, os.W_OK) else None
-
-
-def _await_ready(process: subprocess.Popen[bytes], log: Path, deadline: float) -> None:
-    while b" event=ready " not in log.read_bytes():
-        if process.poll() is not None or time.monotonic() > deadline:
-            said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"]
-            raise ControlError(f"the benchmark's agent does not become ready: {said[-1]}")
-        time.sleep(0.001)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
 
 
 def await_condition(condition: Callable[[], bool], what: str) -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
-import select
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from drom.agent import errors
 from drom.agent.control import client, messages
-from drom.agent.ipc import cpu_locks
-from drom.agent.system import proc, python_command
-from drom.agent.system.unix_signals import WITH_US
+from drom.agent.system import proc
+from drom.agent.testbed.agent_process import AgentProcess, clean_environment, command_of, end
 
 from dromlib import native, signals
 from dromlib.errors import DromError
@@ -44,8 +41,6 @@ GRACE = "10"
 """Seconds until the agent binds a program itself: on a busy machine it may not get to run within the usual 1."""
 LEFT_BY_AGENTS = {"events", "lock", "registry"}
 """Files that a stopped agent leaves in its runtime directory for the next one."""
-STEERING = ("DROM_", "OMP_", "GOMP_", "OMPI_", "PMI", "MPI", "MV2_", "PALS_")
-"""Prefixes of the variables with settings of drom, OpenMP and MPI launchers."""
 
 
 class DemoError(DromError):
@@ -61,78 +56,6 @@ class Program:
     launched: float
     pidfd: int
     ended: float | None = None
-
-
-class AgentProcess:
-    """A ``drom agent`` and its output on stderr."""
-
-    def __init__(self, *options: str) -> None:
-        self._process = subprocess.Popen(
-            [*WITH_US, *python_command.drom("agent", *options)],
-            env=clean_environment(),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        self.stderr = self._process.stderr.fileno() if self._process.stderr else -1
-        os.set_blocking(self.stderr, False)
-        self._said = b""
-
-    def listen(self) -> None:
-        """Read the agent's output; its pipe must not fill."""
-        with suppress(BlockingIOError):
-            while more := os.read(self.stderr, 1 << 16):
-                self._said += more
-
-    def is_ready(self, patient: Callable[[float], None]) -> bool:
-        """Wait until programs can register and nothing compiles any more; return False if the agent ended instead.
-
-        `patient` is called with the seconds so far while the distribution kernel is being compiled, which uses a core.
-        """
-        start = time.monotonic()
-        while not self._said_ready():
-            seconds = time.monotonic() - start
-            if seconds > START_PATIENCE:
-                raise DemoError(f"the agent was not ready after {seconds:.0f} s: is this machine very busy?")
-            ended = self.ended()
-            select.select([self.stderr], [], [], LOOK)
-            self.listen()
-            if ended:
-                return False
-            if self._compiles():
-                patient(seconds)
-        return True
-
-    def _said_ready(self) -> bool:
-        return b" event=ready " in self._said and not self._compiles()
-
-    def _compiles(self) -> bool:
-        return b" event=compiling " in self._said and not re.search(rb" event=compile(d|_failed)\b", self._said)
-
-    def ended(self) -> bool:
-        """Return whether the agent has ended."""
-        return self._process.poll() is not None
-
-    def last_words(self) -> str:
-        """Return the last line of the agent's output."""
-        lines = self._said.decode(errors="replace").splitlines()
-        return lines[-1].removeprefix("drom: ") if lines else "nothing"
-
-    def metrics_port(self) -> int:
-        """Return the TCP port of the agent's metrics, according to its output."""
-        return int(re.findall(rb" event=metrics .*\bport=(\d+)", self._said)[0])
-
-    def stop(self) -> str:
-        """Stop the agent with SIGTERM; return a sentence if it did not end well."""
-        self._process.terminate()
-        try:
-            status = self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            return f"the agent did not stop within {PATIENCE:.0f} s."
-        return f"the agent ended with status {status}: {self.last_words()}" if status else ""
-
-    def close(self) -> None:
-        """End the agent in any case."""
-        end(self._process)
 
 
 class Stage:
@@ -155,18 +78,25 @@ class Stage:
     def start_agent(self, words: str | None, patient: Callable[[float], None]) -> None:
         """Start an agent with the topology `words` (None: the real one); wait until it is ready. Raises `DemoError`."""
         options = ["--runtime-dir", os.fspath(self.runtime_dir), "--metrics", "127.0.0.1:0", "--grace", GRACE]
-        self._agent = AgentProcess(*options, *(["--topology", words] if words else []))
-        if not self._agent.is_ready(patient):
-            raise self._agent_failed()
-        self.port = self._agent.metrics_port()
-        self._listen(self._agent)
+        options += ["--topology", words] if words else []
+        self._agent = agent = AgentProcess(command_of("agent", *options), self.folder / "log", clean_environment())
 
-    def _listen(self, agent: AgentProcess) -> None:
+        def show(seconds: float) -> None:
+            if agent.compiles():
+                patient(seconds)
+
+        if not agent.await_ready(START_PATIENCE, show, compiled=True):
+            if agent.ended():
+                raise self._agent_failed()
+            raise DemoError(f"the agent was not ready after {START_PATIENCE:.0f} s: is this machine very busy?")
+        self.port = agent.metrics_port()
+        self._listen()
+
+    def _listen(self) -> None:
         self._signals.setsockopt(zmq.SUBSCRIBE, b"")
         self._signals.connect(messages.endpoint(self.runtime_dir, "signals"))
         self._rehearse()
         self._poller.register(self._signals, zmq.POLLIN)
-        self._poller.register(agent.stderr, zmq.POLLIN)
 
     def _rehearse(self) -> None:
         """Run ``true`` until a signal about it arrives: a subscription does not report when it is in effect."""
@@ -194,8 +124,10 @@ class Stage:
 
     def stop_agent(self) -> list[str]:
         """Stop the agent; return sentences on what it or the programs left behind."""
-        complaint = self._agent.stop() if self._agent else ""
-        problems = [complaint] if complaint else []
+        status = self._agent.stop(PATIENCE) if self._agent else 0
+        problems = [f"the agent ended with status {status}: {self._last_words()}"] if status else []
+        if status is None:
+            problems.append(f"the agent did not stop within {PATIENCE:.0f} s.")
         if files := {entry.name for entry in self.runtime_dir.iterdir()} - LEFT_BY_AGENTS:
             problems.append(f"the agent left {', '.join(sorted(files))} in its runtime directory.")
         if left := proc.process_tree(os.getpid()) - self._before:
@@ -257,10 +189,8 @@ class Stage:
             event = signals.event(self._signals.recv())
             if event["job"] in self.programs:  # not of the rehearsal
                 self.hear(event)
-        if self._agent:
-            self._agent.listen()
-            if self._agent.ended():
-                raise self._agent_failed()
+        if self._agent and self._agent.ended():
+            raise self._agent_failed()
 
     def _last_seen(self) -> str:
         try:
@@ -278,26 +208,6 @@ class Stage:
             self._agent.close()
         self._context.destroy(linger=0)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def end(process: subprocess.Popen[Any]) -> None:
-    """End a process, first with SIGTERM, then with SIGKILL, and close its pipes."""
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream:
-            stream.close()
-
-
-def clean_environment() -> dict[str, str]:
-    """Return the environment without variables that would control the agent, the launcher or the programs."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
-    claimed = {name: value for name, value in os.environ.items() if name == cpu_locks.VARIABLE}
-    return kept | claimed | {"DROM_CONFIG": os.devnull}
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
 from drom.agent.system import python_command
 from drom.agent.system.sd_notify import ServiceManager
-from drom.agent.testbed.stage import clean_environment
+from drom.agent.testbed.agent_process import clean_environment
 from drom.scheduler.bench.simulator import figure
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster.jobs import User

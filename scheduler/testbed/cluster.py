@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from drom.agent.control import client, keys, messages
 from drom.agent.ipc import cpu_locks
 from drom.agent.system import python_command
-from drom.agent.testbed.stage import clean_environment
+from drom.agent.testbed.agent_process import clean_environment
 from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.testbed.namespaces import PATIENCE, MachineError, Network, Process
 

@@ -19,9 +19,7 @@ import zmq
 from drom.agent.control import messages
 from drom.agent.errors import ControlError, NotYetError
 from drom.agent.ipc import cpu_locks
-from drom.agent.system import python_command
-from drom.agent.system.unix_signals import WITH_US
-from drom.agent.testbed.stage import clean_environment
+from drom.agent.testbed.agent_process import AgentProcess, clean_environment, command_of
 from drom.scheduler.live.cluster.jobs import COMPLETED
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, Spec
@@ -148,17 +146,12 @@ def agents(home: Path, count: int, options: Sequence[str]) -> Iterator[list[Proc
 
 @contextlib.contextmanager
 def _process(log: Path, *words: str, **about: str) -> Iterator[Process]:
-    environment = clean_environment() | about
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [*WITH_US, *python_command.drom(*words)], stderr=stream, env=environment, start_new_session=True
-        )
+    started = AgentProcess(command_of(*words), log, clean_environment() | about, apart=True)
     try:
-        yield process
+        yield started.process
     except ControlError:
-        if process.poll() is not None:
+        if started.ended():
             sys.stderr.write("".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[-1:]))
         raise
     finally:
-        process.terminate()
-        process.wait()
+        started.close(PATIENCE)

@@ -19,6 +19,7 @@ from drom.agent.control import client
 from drom.agent.daemon import startup
 from drom.agent.ipc import cpu_locks
 from drom.agent.system.python_command import SERVE
+from drom.agent.testbed.agent_process import AgentProcess
 
 from dromlib import native
 from tests.support import checker
@@ -237,11 +238,11 @@ class Process(Protocol):
 class Agent:
     """A running agent in its runtime directory."""
 
-    def __init__(self, runtime_dir: Path, log_file: Path, process: Process) -> None:
+    def __init__(self, runtime_dir: Path, log_file: Path, process: Process, log_from: int | None = None) -> None:
         self.dir = runtime_dir
         self.log_file = log_file
         self.process = process
-        self._log_from = log_file.stat().st_size
+        self._log_from = log_file.stat().st_size if log_from is None else log_from
 
     @property
     def pid(self) -> int:
@@ -398,28 +399,17 @@ def launch_agent(
     claims_dir = claims_dir or runtime_dir.with_name(runtime_dir.name + ".claims")
     claims_dir.mkdir(exist_ok=True)
     settings = {cpu_locks.VARIABLE: str(claims_dir)} | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
-    with log_file.open("ab") as log:
-        log.flush()
-        agent = Agent(
-            runtime_dir,
-            log_file,
-            subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(**settings),
-                pass_fds=described,
-            ),
-        )
+    started = AgentProcess(command, log_file, environment(**settings), pass_fds=described)
     for descriptor in described:
         os.close(descriptor)
-    if ready:
-        try:
-            agent.await_log(r'event=ready|"event": "ready"', START_SECONDS)
-        except BaseException:
-            agent.discard()
-            raise
+    agent = Agent(runtime_dir, log_file, started.process, started.log_from)
+    with contextlib.ExitStack() as stack:
+        stack.callback(agent.discard)
+        if ready and not started.await_ready(START_SECONDS):
+            raise AssertionError(
+                f"the agent is not ready; it ended with {started.process.poll()}; its log:\n{agent.log}"
+            )
+        stack.pop_all()
     return agent
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from drom.agent.testbed.stage import clean_environment
+from drom.agent.testbed.agent_process import clean_environment
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, ROLES
 
