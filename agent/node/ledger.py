@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The planned holder and the owner of each core, updated as the plan changes.
 
-Cores are numbered in the order of `Cores`; masks are over OS CPU numbers.
+Cores are numbered in the order of `Cores`; masks are over OS CPU numbers. The owner of a core is the job with the
+entitlement to it.
+
+The job that takes a core without an owner becomes its owner. A guest that runs on a shrunk job's core borrows it; when
+the guest ends, the core goes back to its owner. If the owner ends first, the holder of the core becomes its owner
+(decision D27 of the SD-Policy specification). A job never lends and borrows at once: if a re-layout would make it do
+so, the two cores exchange owners, so every job keeps the number of cores that it owns. A job that moves onto cores
+without an owner keeps that number too: as many of its own cores without a holder lose their owner.
 """
 
 from __future__ import annotations
@@ -9,12 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from drom.agent.node.ownership import Owner, abandoned_cores, settle_owners
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from drom.agent.model.cores import Cores
+
+Owner = str | None
 
 
 class Move(NamedTuple):
@@ -64,14 +71,14 @@ class Ledger:
     def settle(self, alive: Callable[[Owner], bool]) -> set[str]:
         """Update the owners from the holders; return the jobs that are `alive` and now own other cores.
 
-        See `drom.agent.node.ownership`: only cores that have changed holders, or whose owner is gone, can change
-        owners, except for exchanges between jobs that would lend and borrow at once.
+        Only cores that have changed holders, or whose owner is gone, can change owners, except for exchanges between
+        jobs that would lend and borrow at once.
         """
         for gone in [job for job in self.owned if not alive(job)]:
             self._moved |= dict.fromkeys(self.cores.numbers(self.owned[gone]))
         moved, self._moved = self._moved, {}
         heirs = {core: self.holders[core] for core in moved if not alive(self.owners[core])}
-        left = abandoned_cores(Counter(heirs.values()), self._numbers_of, self.holders)
+        left = _abandoned_cores(Counter(heirs.values()), self._numbers_of, self.holders)
         changed = self.own(heirs | left)
         concerned = {job for core in moved for job in (self.owners[core], self.holders[core]) if job is not None}
         if any(map(self._lends_and_borrows, concerned)):
@@ -106,3 +113,53 @@ def _pass_on(masks: dict[str, int], mask: int, old: Owner, new: Owner) -> None:
             del masks[old]
     if new is not None:
         masks[new] = masks.get(new, 0) | mask
+
+
+def settle_owners(
+    owners: Sequence[Owner], holders: Sequence[Owner], alive: Callable[[Owner], bool]
+) -> dict[int, Owner]:
+    """Return, by number, the new owners of the cores that change owners once `holders` hold them.
+
+    `owners` and `holders` name a job or None per core, in the same order; `alive` returns whether a job still runs.
+    """
+    apart = [core for core, (owner, holder) in enumerate(zip(owners, holders, strict=True)) if owner != holder]
+    now = {core: owners[core] if alive(owners[core]) else holders[core] for core in apart}
+    taken = Counter(now[core] for core in apart if not alive(owners[core]))
+    now |= _abandoned_cores(taken, lambda job: [core for core in apart if owners[core] == job], holders)
+    lent = [core for core in apart if now[core] != holders[core]]
+    both = {now[core] for core in lent} & {holders[core] for core in lent} - {None}
+    if both:
+        _swap(now, holders, lent, both)
+    return {core: owner for core, owner in now.items() if owner != owners[core]}
+
+
+def _abandoned_cores(
+    taken: Mapping[Owner, int], owned: Callable[[Owner], Iterable[int]], holders: Sequence[Owner]
+) -> dict[int, Owner]:
+    """Return the cores that lose their owner, mapped to None.
+
+    Of the cores without a holder that a job owned, these are as many as it has taken (`taken`, by job).
+    """
+    found: list[int] = []
+    for job, count in taken.items():
+        if job is not None:
+            found += [core for core in owned(job) if holders[core] is None][:count]
+    return dict.fromkeys(found)
+
+
+def _swap(now: dict[int, Owner], holders: Sequence[Owner], cores: Sequence[int], both: set[Owner]) -> None:
+    """Exchange, in `now`, the owners of two cores wherever a job in `both` lends one and borrows the other.
+
+    `both` are the jobs that lend and borrow at once; all lent cores are among `cores`.
+    """
+    lent: dict[Owner, list[int]] = {job: [core for core in cores if now[core] == job] for job in both}
+    for core in cores:
+        holder, lender = holders[core], now[core]
+        if lender == holder or not lent.get(holder):
+            continue
+        other = lent[holder].pop()
+        now[core], now[other] = holder, lender
+        if lender in lent:
+            lent[lender].remove(core)
+            if holders[other] != lender:
+                lent[lender].append(other)

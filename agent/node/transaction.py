@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from drom.agent.model.cores import Cores
-    from drom.agent.node.ownership import Owner
+    from drom.agent.node.ledger import Owner
     from drom.agent.placement.ranks import Key, Place
     from drom.agent.policy.site_rules import SiteRules
 
