@@ -22,8 +22,6 @@ from drom.agent.system.users import DIRECTORY
 from drom.agent.text import cpu_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from drom.agent.daemon.context import Context
     from drom.agent.model.caller import Caller
     from drom.agent.model.jobs import Task
@@ -126,7 +124,9 @@ class ControlHandler:
         if isinstance(wanted, orders.Attach):
             said = self._attach(wanted, caller, dry_run=dry_run)
         elif dry_run:
-            return self._dry_run(lambda node: orders.apply(wanted, node, time.monotonic(), caller.uid))
+            after = self._node.copy()
+            orders.apply(wanted, after, time.monotonic(), caller.uid)
+            return self._changes(after, orders.job_of(wanted, self._node))
         elif isinstance(wanted, orders.Release):
             said = self._release(wanted, caller)
         else:
@@ -148,11 +148,9 @@ class ControlHandler:
             msg = f"user {user} has given {ORDERS_AT_ONCE} orders in a moment: wait a second before the next one."
             raise ControlError(msg)
 
-    def _dry_run(self, event: Callable[[Node], object]) -> dict[str, object]:
-        """Return the changes that an event would cause, by trying it on a copy of the node."""
-        after = self._node.copy()
-        event(after)
-        changes = [step.to_json() for step in preview.changes(self._node, after)]
+    def _changes(self, after: Node, about: str) -> dict[str, object]:
+        """Return the answer to a dry run: what differs in `after`, a copy of the node after an event of job `about`."""
+        changes = [step.to_json() for step in preview.changes(self._node, after, about)]
         return {"schema_version": SCHEMA_VERSION, "dry_run": True, "changes": changes}
 
     def _change(self, wanted: Resize | Set, caller: Caller) -> str:
@@ -165,7 +163,9 @@ class ControlHandler:
         arrival = wanted.arrival(found.who.start_time, found.uid, found.affinity, found.command)
         if dry_run:
             os.close(found.pidfd)
-            return self._dry_run(lambda node: node.arrive(arrival, time.monotonic()))
+            after = self._node.copy()
+            task, _ = after.arrive(arrival, time.monotonic())
+            return self._changes(after, task.job)
         task = self._daemon.registrar.register_task(arrival, found.pidfd)
         if task.started:
             return f"process {wanted.pid} is job {task.job} on {cpu_names(task.granted)}."

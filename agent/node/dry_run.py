@@ -48,9 +48,11 @@ class PlannedChange:
         }
 
 
-def changes(before: Node, after: Node) -> list[PlannedChange]:
-    """Return the differences between the plans of two nodes, task by task, those of the event's job first."""
-    about = after.plan.event.job
+def changes(before: Node, after: Node, about: str) -> list[PlannedChange]:
+    """Return the differences between the plans of a node before and after an event of job `about`.
+
+    They are told task by task, those of that job first.
+    """
     found = [_gone(task) for slot, task in before.tasks.items() if slot not in after.tasks]
     for slot, task in after.tasks.items():
         old = before.tasks.get(slot)
@@ -61,7 +63,9 @@ def changes(before: Node, after: Node) -> list[PlannedChange]:
         if was != is_now:
             action = action_name(was, is_now)
             found.append(
-                PlannedChange(task.job, task.rank, task.arrival.pid, action, was, is_now, _why(after, task, action))
+                PlannedChange(
+                    task.job, task.rank, task.arrival.pid, action, was, is_now, _why(after, task, action, about)
+                )
             )
     return sorted(found, key=lambda step: step.job != about)
 
@@ -77,8 +81,7 @@ def _come(after: Node, task: Task) -> PlannedChange:
     return PlannedChange(task.job, task.rank, task.arrival.pid, action, task.arrival.restore, new, why)
 
 
-def _why(after: Node, task: Task, action: str) -> str:
-    about = after.plan.event.job
+def _why(after: Node, task: Task, action: str, about: str) -> str:
     if task.job == about:
         return "the order"
     last = after.jobs[task.job].last

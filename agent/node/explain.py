@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import NO_DEMAND, Demand, action_name
 from drom.agent.model.layouts import layout_name
+from drom.agent.node.admission import waiting_jobs
 from drom.agent.policy import fair_share
 from drom.agent.policy.demand import applies_at
 from drom.agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, in_words, left_alone, span_of
@@ -341,7 +342,7 @@ def _left_alone(node: Node) -> Iterator[str]:
 
 def _waits(node: Node, job: Job) -> Iterator[str]:
     if not job.cores:
-        queue = [other.name for other in node.plan.queue()]
+        queue = [other.name for other in waiting_jobs(node.plan)]
         place = f" It is number {queue.index(job.name) + 1} of {len(queue)} that wait." if len(queue) > 1 else ""
         attached = any(task.arrival.attached for task in job.present)
         runs = " Until it has its first CPUs it runs on where it was." if attached else ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Action, Bind, Grant, Publish, Settled, Start, Task, action_name
+from drom.agent.node.admission import why_waits
 from drom.agent.placement.transitions import TaskState, next_grants
 from drom.agent.text import cpus_are
 
@@ -256,7 +257,7 @@ class Grants:
         if self.frozen:
             return f"the node is frozen: it waits until {self.frozen_by} is removed."
         if job.waits_for:
-            return self.plan.why_waits(job)
+            return why_waits(self.plan, job)
         target = self.plan.target(task)
         holders = sorted({t.job for t in self.tasks.values() if t.held & target})
         return f"{cpus_are(target)} being given up by {', '.join(holders)}."

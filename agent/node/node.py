@@ -18,10 +18,12 @@ from drom.agent.errors import Refused
 from drom.agent.model import layouts
 from drom.agent.model.cores import Cores
 from drom.agent.model.jobs import NO_DEMAND, Action, Arrival, Bind, Demand, Event, FreeSlot, Job, Reservation, Task
+from drom.agent.node import admission, resizing, sharing
 from drom.agent.node.bounds import bounds
 from drom.agent.node.grants import RETRY
 from drom.agent.node.plan import Plan
 from drom.agent.node.reservations import Reservations
+from drom.agent.node.transaction import Transaction
 from drom.agent.policy import demand
 from drom.agent.policy.site_rules import SiteRules
 from drom.agent.text import cpus_are
@@ -86,12 +88,10 @@ class Node(Reservations):
         if reserved:
             if host := self._hosting_task(reserved, arrival):
                 return host, []
-            self.plan.event = Event("arrival", reserved.name, now)
-            arrival = self._rank_in(reserved, arrival)
+            arrival = self._rank_in(reserved, arrival, now)
         job = reserved or self._job_to_join(arrival) or self._new_job(arrival, now)
         task = self._register(job, arrival)
-        self.plan.event = Event("arrival", job.name, now)
-        self.plan.admit_waiting(now)
+        admission.admit_waiting(Transaction(self.plan, Event("arrival", job.name, now)))
         host = self.find(*arrival.within) if arrival.within else None
         if host and host.started and host.arrival.uid == arrival.uid and not job.cores:
             self._leave(task, Event("end", job.name, now))
@@ -141,17 +141,17 @@ class Node(Reservations):
 
         Its cores go to their owners, then to waiting arrivals, then to jobs that can use them.
         """
-        return self._end_hold(self.tasks[slot], Event("end", self.tasks[slot].job, now))
+        return self._end_task(self.tasks[slot], Event("end", self.tasks[slot].job, now))
 
-    def _end_hold(self, task: Task, event: Event) -> list[Action]:
+    def _end_task(self, task: Task, event: Event) -> list[Action]:
         self._leave(task, event)
         return [FreeSlot(task), *self._publish_next(event.at)]
 
     def _leave(self, task: Task, event: Event) -> None:
-        self.plan.event = event
+        transaction = Transaction(self.plan, event)
         self._free_slot(task)
-        self.plan.drop_rank(self.jobs[task.job], task.rank)
-        self.plan.hand_out(event.at)
+        transaction.drop_rank(self.jobs[task.job], task.rank)
+        sharing.hand_out(transaction)
 
     def tick(self, now: float) -> list[Action]:
         """Do everything that is due at `now`; return the actions.
@@ -168,20 +168,19 @@ class Node(Reservations):
             self._changed(task)
         timed = sorted((self.jobs[name] for name in self.plan.timed), key=lambda job: (job.arrived, job.name))
         late = [job for job in timed if job.complete_by is not None and job.complete_by <= now]
+        rest = newest = Transaction(self.plan, Event("rest", "", now))
         for job in late:
             job.complete_by = None
-            self.plan.event = Event("end", job.name, now)
+            newest = Transaction(self.plan, Event("end", job.name, now))
             for rank in [rank for rank, task in job.ranks.items() if task is None]:
-                self.plan.drop_rank(job, rank)
+                newest.drop_rank(job, rank)
         ordered = [job.name for job in timed if job.hold_until is not None and job.hold_until <= now]
         for name in ordered:
-            self.plan.event = Event("expiry", name, now)
-            self.plan.end_hold(name, now)
+            newest = Transaction(self.plan, Event("expiry", name, now))
+            resizing.end_hold(newest, name)
         rested = any(job.rest_until is not None and job.rest_until <= now for job in timed)
-        if rested and not late:
-            self.plan.event = Event("rest", "", now)
         if late or rested:
-            self.plan.hand_out(now)
+            sharing.hand_out(newest if late else rest)
         heeded = self._apply_demand(now)
         published = self._publish_next(now) if late or ordered or rested or heeded else []
         return [*published, *(Bind(task, task.epoch, task.granted) for task in overdue)]
@@ -217,8 +216,7 @@ class Node(Reservations):
             before = self.plan.view(job)
             task.wish, task.heeds_from = task.said, now + demand.PATIENCE
             if self.plan.view(job) != before:
-                self.plan.event = Event("wish", job.name, now)
-                self.plan.apply_demand(job, now)
+                sharing.apply_demand(Transaction(self.plan, Event("wish", job.name, now)), job)
         self._unheeded = {task.slot for task in waiting if task.said != task.wish}
         return bool(heeded)
 
@@ -262,11 +260,11 @@ class Node(Reservations):
         """
         self._refuse_when_frozen()
         self._refuse_reserved(name)
-        self.plan.event = Event("order", name, now, by)
+        transaction = Transaction(self.plan, Event("order", name, now, by))
         if cpus is None:
-            self.plan.end_hold(name, now)
+            resizing.end_hold(transaction, name)
         else:
-            self.plan.hold(name, cpus, now, until)
+            resizing.hold(transaction, name, cpus, until)
         return self._publish_next(now)
 
     def pin(self, slot: int, mask: int, now: float, by: int | None = None) -> list[Action]:
@@ -277,8 +275,7 @@ class Node(Reservations):
         if missing := mask & self.plan.gone:
             msg = f"{cpus_are(missing)} not there now: choose others."
             raise Refused(msg)
-        self.plan.event = Event("order", task.job, now, by)
-        self.plan.pin(task, mask, now)
+        resizing.pin(Transaction(self.plan, Event("order", task.job, now, by)), task, mask)
         return self._publish_next(now)
 
     def check_release(self, tasks: Iterable[Task]) -> None:
@@ -293,7 +290,7 @@ class Node(Reservations):
     def release(self, slot: int, now: float, by: int | None = None) -> list[Action]:
         """Stop managing a task, which continues to run: its cores are handed out at once."""
         task = self.tasks[slot]
-        return self._end_hold(task, Event("release", task.job, now, by))
+        return self._end_task(task, Event("release", task.job, now, by))
 
     def set_usable_cpus(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
         """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
@@ -304,9 +301,9 @@ class Node(Reservations):
         them busy.
         """
         kind = "use" if busy == self.plan.busy else "load"
-        self.plan.event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
-        self.plan.busy = busy
-        self.plan.set_usable_cpus(mask, now, gone & self.cores.all)
+        event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
+        self.plan.set_usable_cpus(mask, gone & self.cores.all, busy)
+        sharing.hand_out(Transaction(self.plan, event), "avoid")
         return self._publish_next(now)
 
     def configure(
@@ -314,8 +311,7 @@ class Node(Reservations):
     ) -> list[Action]:
         """Apply changed settings of the site, as in the parameters of the node. No job falls below its minimum."""
         self.grace, self.layout = grace, layout
-        self.plan.event = Event("rules", "", now)
-        self.plan.apply_rules(rules, memory, now)
+        sharing.apply_rules(Transaction(self.plan, Event("rules", "", now)), rules, memory)
         return self._publish_next(now)
 
     # --- restart --------------------------------------------------------------------------------------------------
@@ -334,8 +330,8 @@ class Node(Reservations):
         that were in progress are carried out again as far as possible. Jobs of a scheduler are `reserved` again first.
         """
         self.arrivals = arrivals
-        self.plan.event = Event("start", "", now)
         tasks = list(tasks)
+        transaction = Transaction(self.plan, Event("start", "", now))
         self._unheeded = {task.slot for task, _ in tasks if task.said != task.wish}
         pins = {}
         for task, described in tasks:
@@ -353,32 +349,33 @@ class Node(Reservations):
         for job in list(self.jobs.values()):
             if job.cores:  # CPUs may have gone, and no job made room for the loss
                 job.task_min = min(job.task_min, *map(self.cores.count, job.targets.values()))
-            self.plan.adopt_late_ranks(job, now)
+            admission.adopt_late_ranks(transaction, job)
             if job.cores and self.plan.rules.residence:
                 job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize a job
         for reservation in reserved:
             places = min(reservation.tasks, reservation.cores)  # orders may have left it fewer cores than tasks
+            transaction = Transaction(self.plan, self._event_of(reservation, now))
             with suppress(Refused):
-                self._reserve(replace(reservation, tasks=places), now)
-        self.plan.hand_out(now)
+                self._reserve(replace(reservation, tasks=places), transaction)
+        sharing.hand_out(transaction)
         actions = self._publish_next(now)
-        self._order_again(pins, now)
-        self.plan.hand_out(now)
+        self._order_again(pins, transaction)
+        sharing.hand_out(transaction)
         return [*actions, *self._publish_next(now)]
 
-    def _order_again(self, pins: dict[int, int], now: float) -> None:
+    def _order_again(self, pins: dict[int, int], transaction: Transaction) -> None:
         """Carry out the orders that an earlier agent left in progress, on behalf of the users that gave them."""
         ordered_by = {name: job.hold_by for name, job in self.jobs.items()}
         for slot, mask in pins.items():
             with suppress(Refused):
-                self.plan.pin(self.tasks[slot], mask, now)
+                resizing.pin(transaction, self.tasks[slot], mask)
         for job in [job for job in self.jobs.values() if job.hold not in (None, job.cores)]:
             cpus, until = (job.hold or 0) * self.cores.widest, job.hold_until
             # Where the order cannot be carried out any more, the job keeps what it has.
             job.hold, job.hold_until = (job.cores, until) if job.cores else (None, None)
             self.plan.touch(job)
             with suppress(Refused):
-                self.plan.hold(job.name, cpus, now, until)
+                resizing.hold(transaction, job.name, cpus, until)
         for job in self.jobs.values():
             job.hold_by = ordered_by[job.name] if job.hold is not None or job.pinned else None
 

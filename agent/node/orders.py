@@ -219,6 +219,11 @@ def tasks_named(node: Node, what: str) -> list[Task]:
     return tasks
 
 
+def job_of(order: Resize | Set | Release, node: Node) -> str:
+    """Return the name of the job that an order is for. Raises `ControlError` if it names neither a job nor a pid."""
+    return order.job if isinstance(order, Resize) else tasks_named(node, order.what)[0].job
+
+
 # --- what they mean -------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Event, Job
+from drom.agent.node import admission, resizing, sharing
 from drom.agent.node.grants import Grants
+from drom.agent.node.transaction import Transaction
 from drom.agent.text import counted
 
 if TYPE_CHECKING:
@@ -33,8 +35,9 @@ class Reservations(Grants):
             msg = f"{wanted.name} is already on this node: it takes one attempt of a job at a time."
             raise Refused(msg)
         self._refuse_when_frozen()
-        self._reserve(wanted, now)
-        self.plan.hand_out(now, "order")
+        transaction = Transaction(self.plan, self._event_of(wanted, now))
+        self._reserve(wanted, transaction)
+        sharing.hand_out(transaction, "order")
         return self._publish_next(now)
 
     def order(self, name: str, cores: int, now: float) -> list[Action]:
@@ -48,11 +51,11 @@ class Reservations(Grants):
         if not least <= cores <= job.reserved:
             msg = f"job {name} can have {least} to {job.reserved} cores, not {cores}."
             raise Refused(msg)
-        self.plan.event = Event("order", name, now)
+        transaction = Transaction(self.plan, Event("order", name, now))
         if cores < len(job.ranks):
-            self._share_among(job, {task.rank: task for task in job.present} or {job.first: None})
-        self.plan.fix_size(job, cores, now)
-        self.plan.hand_out(now, "order")
+            _share_among(transaction, job, {task.rank: task for task in job.present} or {job.first: None})
+        resizing.fix_size(transaction, job, cores)
+        sharing.hand_out(transaction, "order")
         return self._publish_next(now)
 
     def cancel(self, name: str, now: float) -> list[Action]:
@@ -64,9 +67,8 @@ class Reservations(Grants):
         if job.present:
             msg = f"job {name} has tasks"
             raise AssertionError(msg)
-        self.plan.event = Event("end", name, now)
         self.plan.drop(job)
-        self.plan.hand_out(now)
+        sharing.hand_out(Transaction(self.plan, Event("end", name, now)))
         return self._publish_next(now)
 
     def has_settled(self, name: str) -> bool:
@@ -86,16 +88,18 @@ class Reservations(Grants):
             msg = f"job {name} belongs to a scheduler: only that may resize or release it."
             raise Refused(msg)
 
-    def _reserve(self, wanted: Reservation, now: float) -> None:
+    def _event_of(self, wanted: Reservation, now: float) -> Event:
+        return Event("order" if wanted.name in self.jobs else "arrival", wanted.name, now)
+
+    def _reserve(self, wanted: Reservation, transaction: Transaction) -> None:
         """Reserve a job, or an adopted job again; the caller then hands out what is left to other jobs."""
         cores, job = wanted.cores, self.jobs.get(wanted.name)
-        self.plan.event = Event("arrival" if job is None else "order", wanted.name, now)
         if not 1 <= wanted.tasks <= cores <= len(self.cores):
             needs = f"{counted(wanted.tasks, 'task')} on {counted(cores, 'core')}"
             msg = f"{needs} cannot be on this node of {len(self.cores)}: a task needs a core of its own."
             raise Refused(msg)
         if job is None:
-            self._open_reserved(wanted, now)
+            self._open_reserved(wanted, transaction)
             return
         job.reserved = max(wanted.most, job.cores, cores)
         job.memory = wanted.memory // len(job.ranks)
@@ -103,9 +107,9 @@ class Reservations(Grants):
         job.task_min, job.task_max = 1, _most_each(job)
         self.plan.touch(job)
         if job.cores != cores or job.hold != cores:
-            self.plan.fix_size(job, max(cores, len(job.ranks)), now)
+            resizing.fix_size(transaction, job, max(cores, len(job.ranks)))
 
-    def _open_reserved(self, wanted: Reservation, now: float) -> None:
+    def _open_reserved(self, wanted: Reservation, transaction: Transaction) -> None:
         job = Job(
             name=wanted.name,
             asked=wanted.name,
@@ -123,8 +127,8 @@ class Reservations(Grants):
         job.task_max = _most_each(job)
         self.jobs[job.name] = job
         try:
-            self.plan.refuse_memory(job)
-            self.plan.fix_size(job, wanted.cores, now)
+            admission.check_memory(self.plan, job)
+            resizing.fix_size(transaction, job, wanted.cores)
         except Refused:
             del self.jobs[job.name]
             raise
@@ -141,7 +145,7 @@ class Reservations(Grants):
         host = self.find(*arrival.within) if arrival.within else None
         return host if host and host.job == job.name and host.started else None
 
-    def _rank_in(self, job: Job, arrival: Arrival) -> Arrival:
+    def _rank_in(self, job: Job, arrival: Arrival, now: float) -> Arrival:
         """Return the arrival with its rank in a reserved job; the first task of a launch adds the ranks.
 
         Raises `Refused`, with nothing changed, if there is no core for each.
@@ -152,7 +156,7 @@ class Reservations(Grants):
             raise Refused(msg)
         joins = arrival.session and job.session == arrival.session
         if not joins or job.ranks.get(job.first + arrival.rank, job) is not None:
-            self._add_ranks(job, size)
+            _add_ranks(Transaction(self.plan, Event("arrival", job.name, now)), job, size)
             job.session = arrival.session
         place = job.first + arrival.rank
         return replace(
@@ -166,31 +170,31 @@ class Reservations(Grants):
             memory=job.memory,
         )
 
-    def _add_ranks(self, job: Job, size: int) -> None:
-        """Add ranks for a launch of `size` tasks beside the running tasks."""
-        running = {task.rank: task for task in job.present}
-        first = max(running, default=-1) + 1
-        ranks: dict[int, Task | None] = running | dict.fromkeys(range(first, first + size))
-        if len(ranks) > job.cores:
-            has = counted(job.cores, "core")
-            msg = (
-                f"job {job.name} has {has} here and would have {counted(len(ranks), 'task')}: ask for a core for each."
-            )
-            raise Refused(msg)
-        if ranks.keys() != job.ranks.keys():
-            if job.frozen:
-                msg = f"job {job.name} is {job.job_class}, and its tasks hold its cores: start more once they end."
-                raise Refused(msg)
-            self._share_among(job, ranks)
-        job.first = first
 
-    def _share_among(self, job: Job, ranks: dict[int, Task | None]) -> None:
-        """Give a job these ranks; its memory is divided among them, as its cores are."""
-        memory = job.declared
-        self.plan.optimise_layout(job, ranks)
-        job.memory = memory // len(ranks)
-        job.task_max = _most_each(job)
-        self.plan.touch(job)
+def _add_ranks(transaction: Transaction, job: Job, size: int) -> None:
+    """Add ranks for a launch of `size` tasks beside the running tasks."""
+    running = {task.rank: task for task in job.present}
+    first = max(running, default=-1) + 1
+    ranks: dict[int, Task | None] = running | dict.fromkeys(range(first, first + size))
+    if len(ranks) > job.cores:
+        has = counted(job.cores, "core")
+        msg = f"job {job.name} has {has} here and would have {counted(len(ranks), 'task')}: ask for a core for each."
+        raise Refused(msg)
+    if ranks.keys() != job.ranks.keys():
+        if job.frozen:
+            msg = f"job {job.name} is {job.job_class}, and its tasks hold its cores: start more once they end."
+            raise Refused(msg)
+        _share_among(transaction, job, ranks)
+    job.first = first
+
+
+def _share_among(transaction: Transaction, job: Job, ranks: dict[int, Task | None]) -> None:
+    """Give a job these ranks; its memory is divided among them, as its cores are."""
+    memory = job.declared
+    transaction.optimise_layout(job, ranks)
+    job.memory = memory // len(ranks)
+    job.task_max = _most_each(job)
+    transaction.plan.touch(job)
 
 
 def _most_each(job: Job) -> int:

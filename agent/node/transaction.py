@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn new counts into a new plan: the jobs as the policy sees them, and targets and owners after its decision.
+"""The change of a plan by one event: new counts of cores become targets of tasks and owners of cores.
 
 Every change is all or nothing: a method that raises `Refused` leaves the plan as it was.
 """
@@ -10,21 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
-from drom.agent.model import layouts
 from drom.agent.model.jobs import Change, Event, Job, Task
+from drom.agent.node import mapping
 from drom.agent.node.ledger import Move
-from drom.agent.node.mapping import CoreMapping
 from drom.agent.placement.ranks import NoPlacement
-from drom.agent.policy import demand
-from drom.agent.policy.fair_share import JobCores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from drom.agent.model.cores import Cores
-    from drom.agent.node.ledger import Owner
-    from drom.agent.placement.ranks import Key, Place
-    from drom.agent.policy.site_rules import SiteRules
+    from drom.agent.node.plan import Plan
+    from drom.agent.placement.ranks import Key
+    from drom.agent.policy.fair_share import JobCores
 
 
 class PlacementRefused(Refused):
@@ -35,115 +31,31 @@ class PlacementRefused(Refused):
         self.job = why.job
 
 
-class PlanTransaction(CoreMapping):
-    """Jobs by name in the order of arrival, their targets, and the owner of each core.
+class Transaction:
+    """The change of `plan` by `event`. However many plans follow from the event, it counts as one change of a job."""
 
-    `touched` collects the slots of tasks of which anything that a registry stores may have changed, until a caller
-    empties it. `memory` is the memory of the node (bytes), 0 if unknown.
-    """
-
-    def __init__(self, cores: Cores, place: Place, rules: SiteRules, memory: int = 0) -> None:
-        super().__init__(cores, place)
-        self.rules = rules
-        self.memory = memory
-        self.touched: set[int] = set()
-        self.timed: set[str] = set()
-        """The names of all jobs that have times, and perhaps of others."""
-        self._views: dict[str, JobCores] = {}
-        """The jobs that have cores, in the order of arrival, as the policy saw them at its last call."""
-        self._outdated: set[str] = set()
-        self._reasons: dict[str, str] | None = None
-        """What each waiting job waits for, by name; None if that must be determined anew."""
-        self.event = Event("start", "", 0.0)
-
-    @property
-    def event(self) -> Event:
-        """The current event of the node. However many plans follow from it, it counts as one change of a job."""
-        return self._event
-
-    @event.setter
-    def event(self, event: Event) -> None:
-        self._event = event
+    def __init__(self, plan: Plan, event: Event) -> None:
+        self.plan = plan
+        self.event = event
         self._before: dict[str, tuple[int, Change | None]] = {}
+        """The CPUs planned for each changed job before the event, and its last change before that."""
 
-    # --- as the policy sees it ------------------------------------------------------------------------------------
-
-    def most(self, job: Job) -> int:
-        """Return the most cores that the job can use on this node."""
-        least, most = job.task_min * len(job.ranks), job.task_max * len(job.ranks)
-        return max(least, min(most, layouts.most(job.layout, self.cores.sizes)))
-
-    @property
-    def cap(self) -> int:
-        """The cores that the jobs of one user may have together, 0 for any number."""
-        return self.cores.within(self.rules.max_cpus_per_user)
-
-    def total(self, leaving: int = 0) -> int:
-        """Return how many cores are shared: the usable ones, and others on which jobs stay.
-
-        CPUs in `leaving` are those whose tasks do not have to stay.
-        """
-        return self.cores.count(self.usable) + self.cores.count(self.ledger.planned & self.avoided & ~leaving)
-
-    def running(self) -> list[JobCores]:
-        """Return the jobs that have cores, as the policy sees them."""
-        outdated, self._outdated = self._outdated, set()
-        now = {name: self.view(self.jobs[name]) for name in outdated if name in self.jobs and self.jobs[name].cores}
-        for name in outdated - now.keys():
-            self._views.pop(name, None)
-        if now.keys() <= self._views.keys():
-            self._views |= now
-        else:
-            views = self._views | now
-            self._views = {name: views[name] for name in self.jobs if name in views}
-        return list(self._views.values())
-
-    def running_at(self, now: float) -> list[JobCores]:
-        """Return the jobs that have cores, as the policy sees them at `now`, marked if they rest or have rested."""
-        jobs = self.running()
-        if not self.rules.residence:
-            return jobs
-        timed = [self.jobs[name] for name in self.timed if name in self.jobs]
-        rests = {job.name: job.rest_until for job in timed if job.rest_until is not None}
-        return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
-
-    def touch(self, job: Job) -> None:
-        """Record that the job or its tasks have changed."""
-        self._outdated.add(job.name)
-        self._reasons = None
-        self.restless.add(job.name)
-        if job.layout.kind != "default":
-            self.laid_out.add(job.name)
-        self.timed.add(job.name)
-        self.touched.update(task.slot for task in job.present)
-
-    def _fixed(self, job: Job) -> bool:
-        """Return whether a job neither lends nor grows, wherever it is."""
-        return bool(job.cores) and (job.job_class != "malleable" or job.hold is not None or job.pinned)
-
-    def view(self, job: Job) -> JobCores:
-        """Return the job as the policy sees it."""
-        tasks = len(job.ranks)
-        fixed = self._fixed(job) or bool(job.planned & self.avoided)
-        most = min(self.most(job), demand.max_useful_cores(job, self.cores))
-        keeps = demand.protected_cores(job, self.cores, self.rules.max_min)
-        return JobCores(job.name, job.user, tasks, job.task_min * tasks, most, job.cores, fixed, keeps=keeps)
-
-    # --- a new plan -----------------------------------------------------------------------------------------------
-
-    def _replan_as_far(self, decide: Callable[[list[JobCores]], dict[str, int]], reason: str, now: float) -> None:
+    def replan_as_far(self, decide: Callable[[list[JobCores]], dict[str, int]], reason: str) -> None:
         """Replan with the counts of `decide`; a job that strict layouts leave no room to grow to its count gets fewer.
 
         If no counts can be reached, as while an order for exact CPUs is in progress, the plan stays as it is.
         """
         limits: dict[str, int] = {}
         while True:
-            running = [replace(j, maximum=limits[j.name]) if j.name in limits else j for j in self.running_at(now)]
+            running = self.plan.running_at(self.event.at)
+            running = (
+                [replace(job, maximum=limits.get(job.name, job.maximum)) for job in running] if limits else running
+            )
             counts = decide(running)
             try:
-                self._replan(counts, reason, now)
+                self.replan(counts, reason)
             except PlacementRefused as misplaced:
-                strict = [job for job in running if self.jobs[job.name].layout.strict]
+                strict = [job for job in running if self.plan.jobs[job.name].layout.strict]
                 growth = {job.name: counts[job.name] - job.cores for job in strict if counts[job.name] > job.cores}
                 if not misplaced.job or not growth:
                     return
@@ -152,54 +64,78 @@ class PlanTransaction(CoreMapping):
             else:
                 return
 
-    def _replan(self, counts: dict[str, int], reason: str, now: float, pins: Mapping[Key, int] | None = None) -> None:
+    def replan(self, counts: dict[str, int], reason: str, pins: Mapping[Key, int] | None = None) -> None:
         """Place the numbers of cores in `counts` and make that the plan, or raise `Refused` and change nothing."""
-        pins = pins or {}
-        others = self.other_jobs(counts)
-        if not pins and not others and self.layout_is_satisfied():
+        plan, pins = self.plan, pins or {}
+        others = mapping.other_jobs(plan, counts)
+        if not pins and not others and mapping.layout_is_satisfied(plan):
             return
-        targets = self.place_all(counts, pins, others)
+        targets = mapping.place_all(plan, counts, pins, others)
         if isinstance(targets, NoPlacement):
             raise PlacementRefused(targets)
         for (name, rank), mask in pins.items():
-            task = self.jobs[name].ranks[rank]
+            task = plan.jobs[name].ranks[rank]
             if task:
                 task.pin = mask
-                self.touch(self.jobs[name])
-        if self.rules.residence:
-            for job in [self.jobs[name] for name, cores in counts.items() if self.jobs[name].cores not in (0, cores)]:
-                job.rest_until = now + self.rules.residence
+                plan.touch(plan.jobs[name])
+        if plan.rules.residence:
+            for job in [plan.jobs[name] for name, cores in counts.items() if plan.jobs[name].cores not in (0, cores)]:
+                job.rest_until = self.event.at + plan.rules.residence
         self._set_targets(targets, counts, reason)
-        self.settle_owners()
+        plan.settle_owners()
 
     def optimise_layout(self, job: Job, ranks: dict[int, Task | None]) -> None:
         """Share the cores of a job among new ranks. Raises `Refused` with nothing changed."""
+        plan = self.plan
         before, job.ranks = job.ranks, ranks
-        self.touch(job)
-        counts = {other.name: other.cores for other in self.jobs.values() if other.cores}
+        plan.touch(job)
+        counts = {other.name: other.cores for other in plan.jobs.values() if other.cores}
         pins = {(job.name, rank): 0 for rank in ranks}
-        if job.planned & self.avoided:
-            pins = self.divide(job, pins) or pins
-        targets = self.place_all(counts, pins, {job.name})
+        if job.planned & plan.avoided:
+            pins = mapping.divide(plan, job, pins) or pins
+        targets = mapping.place_all(plan, counts, pins, {job.name})
         if isinstance(targets, NoPlacement):
             job.ranks = before
-            self.touch(job)
+            plan.touch(job)
             raise PlacementRefused(targets)
         gone = [job.targets.pop(rank) for rank in before.keys() - ranks.keys()]
-        self.ledger.move([Move(job.name, mask, 0) for mask in gone])
+        plan.ledger.move([Move(job.name, mask, 0) for mask in gone])
         self._set_targets(targets, counts, "arrival")
-        self.settle_owners()
+        plan.settle_owners()
+
+    def drop_rank(self, job: Job, rank: int) -> None:
+        """Remove a rank and its cores from a job; the last rank removes the job too, unless it is a scheduler's."""
+        plan = self.plan
+        if job.reserved:
+            job.ranks[rank] = None
+            plan.touch(job)
+            return
+        del job.ranks[rank]
+        gone = {rank} if job.present else {rank, *job.targets}  # the last task drops absent ranks too
+        before = job.planned
+        masks = [job.targets.pop(rank, 0) for rank in gone]
+        if any(masks):
+            self._note(job, before, "death", self.event)
+        plan.ledger.move([Move(job.name, mask, 0) for mask in masks])
+        job.cores -= sum(map(plan.cores.count, masks))
+        if not job.present:
+            del plan.jobs[job.name]
+            plan.settle_owners()
+        elif job.hold is not None:
+            job.hold = job.cores
+        plan.touch(job)
 
     def _set_targets(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:
         """Set the targets of all tasks and the numbers of cores of all jobs."""
+        plan = self.plan
         moves: list[Move] = []
         before: dict[str, int] = {}
-        new = next((name for name, _ in targets if not self.jobs[name].cores), None)
+        new = next((name for name, _ in targets if not plan.jobs[name].cores), None)
         event = self.event
         if new is not None and (event.kind, event.job) != ("arrival", new):
             event = replace(event, kind="admission", job=new)
         for (name, rank), mask in targets.items():
-            job = self.jobs[name]
+            job = plan.jobs[name]
             old = job.targets.get(rank, 0)
             if mask == old:
                 continue
@@ -209,13 +145,13 @@ class PlanTransaction(CoreMapping):
                 task.reason = reason if job.cores else "arrival"
             job.targets[rank] = mask
             moves.append(Move(name, old, mask))
-        self.ledger.move(moves)
+        plan.ledger.move(moves)
         for name, planned in before.items():
-            self._note(self.jobs[name], planned, reason, event)
+            self._note(plan.jobs[name], planned, reason, event)
         for name in {name for name, _ in targets}:
-            self.jobs[name].cores = counts[name]
+            plan.jobs[name].cores = counts[name]
         for name in dict.fromkeys(move.job for move in moves):
-            self.touch(self.jobs[name])
+            plan.touch(plan.jobs[name])
 
     def _note(self, job: Job, planned: int, reason: str, event: Event) -> None:
         """Record how the job has changed since `self.event`; the CPUs planned before were `planned` or others."""
@@ -224,23 +160,3 @@ class PlanTransaction(CoreMapping):
             job.last = Change("arrival", self.event, 0)
         else:
             job.last = last if job.planned == before and len(job.ranks) == 1 else Change(reason, event, before)
-
-    def adopt(self, owners: Sequence[Owner]) -> None:
-        """Take over the present targets of the jobs, and the owner of each core."""
-        self.ledger.move([Move(job.name, 0, target) for job in self.jobs.values() for target in job.targets.values()])
-        self.ledger.own(dict(enumerate(owners)))
-        self.settle_owners()
-        for job in self.jobs.values():
-            self.touch(job)
-
-    def _has_cores(self, name: Owner) -> bool:
-        job = self.jobs.get(name or "")
-        return job is not None and bool(job.cores)
-
-    def settle_owners(self) -> None:
-        """Update the owners from the planned holders; avoided cores without a holder lose their owner."""
-        changed = self.ledger.settle(self._has_cores)
-        if idle := self.avoided & ~self.cores.whole(self.ledger.planned):
-            changed |= self.ledger.own(dict.fromkeys(self.cores.numbers(idle)))
-        for name in changed:
-            self.touch(self.jobs[name])

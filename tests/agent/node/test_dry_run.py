@@ -30,7 +30,7 @@ def test_an_order_and_whom_it_concerns(node: Node) -> None:
     after = node.copy()
     after.resize("b", 3, 2.0, by=0)
 
-    assert changes(node, after) == [
+    assert changes(node, after, "b") == [
         PlannedChange("b", 0, 200, "grow", 0b1100, 0b1110, "the order"),
         PlannedChange("a", 0, 100, "shrink", 0b0011, 0b0001, "makes room for b"),
     ]
@@ -40,7 +40,7 @@ def test_what_comes_free_goes_to_others(node: Node) -> None:
     """Who grows because the order leaves cores is told so."""
     after = node.copy()
     after.resize("b", 1, 2.0, by=0)
-    first, second = changes(node, after)
+    first, second = changes(node, after, "b")
 
     assert (first.job, first.action, first.why) == ("b", "shrink", "the order")
     assert (second.job, second.action, second.why) == ("a", "grow", "takes back what it owns")
@@ -51,7 +51,7 @@ def test_a_release(node: Node) -> None:
     after = node.copy()
     after.release(1, 2.0, 0)
 
-    assert changes(node, after) == [
+    assert changes(node, after, "b") == [
         PlannedChange("b", 0, 200, "release", 0b1100, 0b1111, "is managed no longer"),
         PlannedChange("a", 0, 100, "grow", 0b0011, 0b1111, "takes back what it owns"),
     ]
@@ -62,7 +62,7 @@ def test_an_arrival_that_would_wait(node: Node) -> None:
     after = node.copy()
     after.arrive(Arrival(300, 1, 3, "c", job_class="rigid", max_cpus=4, restore=0b11, attached=True), 2.0)
 
-    assert changes(node, after) == [
+    assert changes(node, after, "c") == [
         PlannedChange("c", 0, 300, "wait", 0b11, 0, "needs at least 4 CPUs: 0 free, running jobs may lend 2.")
     ]
 
@@ -72,7 +72,7 @@ def test_nothing(node: Node) -> None:
     after = node.copy()
     after.resize("a", 2, 2.0, by=0)
 
-    assert changes(node, after) == []
+    assert changes(node, after, "a") == []
     assert node.jobs["a"].hold is None
 
 

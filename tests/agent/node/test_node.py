@@ -11,8 +11,8 @@ from drom.agent.bench.simulated_day import restarted
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Action, Arrival, Bind, Demand, FreeSlot, Publish, Settled, Start, Task, action_name
 from drom.agent.node.invariants import violations
-from drom.agent.node.mapping import MANY
 from drom.agent.node.node import Node
+from drom.agent.node.plan import MANY
 from drom.agent.placement.kernel import distributor
 from drom.agent.placement.kernel.background import CompiledKernel
 from drom.agent.policy.site_rules import SiteRules

@@ -15,7 +15,7 @@ from drom.agent.model.jobs import Arrival, Demand, Reservation
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node import orders
 from drom.agent.node.invariants import violations
-from drom.agent.node.mapping import MANY
+from drom.agent.node.plan import MANY
 from drom.agent.policy.site_rules import SiteRules
 from hypothesis import settings
 from hypothesis import strategies as st
