@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process receives that registers: the registrar returns one of these, and the registration server sends it."""
+"""What a process receives that registers: the registrar returns one of these, and the registration server sends it.
+
+They are named tuples, as the agent has a goal for its start: dataclasses take longer to import.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -23,8 +25,7 @@ class Registrant(NamedTuple):
         return self.kind == "launch" and self.process.pid == task.arrival.pid
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The packed `reply` about a started task, sent with open descriptors, after which the connection is closed.
 
     `arrived`: the task has come by this very request, and ends if its launcher cannot be answered.
@@ -36,8 +37,7 @@ class Granted:
     arrived: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(NamedTuple):
     """The role of the responder of a started task, for `process`, which accepts it by closing the connection.
 
     The packed `reply` is sent with the descriptors of the registry and of the mailbox; the sender closes the latter.
@@ -50,22 +50,19 @@ class Offered:
     mailbox: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Nothing yet: the connection lasts until the task starts."""
 
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A sentence that says why the process cannot be registered."""
 
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unmanaged:
+class Unmanaged(NamedTuple):
     """A sentence that says why the agent leaves the process alone, which runs all the same."""
 
     sentence: str
