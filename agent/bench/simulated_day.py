@@ -303,7 +303,7 @@ class Day:
             elif isinstance(action, Publish) and action.task.responder:
                 self._acknowledge_later(action.task, action.epoch)
             elif isinstance(action, Bind) and action.epoch == action.task.epoch:
-                queue += self.node.bound(action.task.slot, action.epoch, self.now)
+                queue += self.node.grants.bound(action.task.slot, action.epoch, self.now)
             elif isinstance(action, Settled):
                 self.book.resizes += 1
 
@@ -311,14 +311,14 @@ class Day:
         outcome = self.outcomes[self._program_of[task.slot]]
         outcome.started = min(outcome.started, self.now)
         if outcome.program.latency is not None:
-            self.node.set_responder(task.slot, task.arrival.pid, 1)
+            self.node.grants.set_responder(task.slot, task.arrival.pid, 1)
 
     def _acknowledge_later(self, task: Task, epoch: int) -> None:
         number = self._program_of[task.slot]
 
         def acknowledge() -> None:
             if self._program_of.get(task.slot) == number:
-                self._do(self.node.applied(task.slot, epoch, self.now))
+                self._do(self.node.grants.applied(task.slot, epoch, self.now))
 
         self._at(self.now + (self.outcomes[number].program.latency or 0.0), acknowledge)
 
@@ -379,10 +379,10 @@ def restarted(node: Node, now: float, reserved: Sequence[Reservation] = ()) -> t
     `reserved` are the reservations of schedulers according to the spool.
     """
     old = node.copy()
-    new = Node(old.cores, old.plan.place, rules=old.plan.rules, memory=old.plan.memory, grace=old.grace)
+    new = Node(old.cores, old.plan.place, rules=old.plan.rules, memory=old.plan.memory, grace=old.grants.grace)
     new.plan.many = old.plan.many
     new.set_usable_cpus(old.plan.usable, now, old.plan.gone)
-    if old.frozen:
+    if old.grants.frozen:
         new.freeze(now)
     described = []
     owned: dict[str, int] = {}
@@ -394,7 +394,7 @@ def restarted(node: Node, now: float, reserved: Sequence[Reservation] = ()) -> t
         job.ranks, job.targets, job.cores, job.complete_by, job.rest_until = {}, {}, 0, None, None
         job.reserved = job.first = 0
         described += [(task, job) for task in present]
-    return new, new.adopt(described, owned, old.arrivals, now, reserved)
+    return new, new.adopt(described, owned, old.plan.arrivals, now, reserved)
 
 
 def first_come(drawn: Sequence[Program], cores: int, memory: int = 0) -> tuple[list[Outcome], Accounts]:

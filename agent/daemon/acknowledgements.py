@@ -54,7 +54,7 @@ class AckProcessor:
         self.missed = False
 
     def _read_one(self, tasks: Iterable[Task]) -> None:
-        if self._node.frozen:
+        if self._node.grants.frozen:
             return  # all mailboxes are read when the node thaws: an acknowledgement may require threads to be bound
         said: dict[int, Grant] = {}
         wishes: dict[int, Demand] = {}
@@ -83,7 +83,7 @@ class AckProcessor:
         valid = {slot: g for slot, g in said.items() if slot in self._node.tasks and g in self._node.tasks[slot].grants}
         believed = self._verify_threads(valid) if self._actuator.binds else valid
         epochs = {slot: grant.epoch for slot, grant in believed.items()}
-        self._actuator.execute(self._node.in_force(epochs, "applied", time.monotonic()))
+        self._actuator.execute(self._node.grants.in_force(epochs, "applied", time.monotonic()))
         wishes = {slot: wish for slot, wish in wishes.items() if slot in self._node.tasks}
         self._actuator.execute(self._node.demands_reported(wishes, time.monotonic()))
 
@@ -115,7 +115,7 @@ class AckProcessor:
             if result.changed:
                 self._actuator.report.confined(tasks[slot], result.changed)
             if result.failed:
-                self._node.bind_failed(slot, time.monotonic())
+                self._node.grants.bind_failed(slot, time.monotonic())
                 del believed[slot]
             if not result.settled:
                 self._restless[slot] = time.monotonic()

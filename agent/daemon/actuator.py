@@ -128,7 +128,7 @@ class Actuator:
     def save(self) -> None:
         """Write changed records and cpusets of tasks; tasks that hold less than the file says come first."""
         node = self.node
-        for task in sorted(node.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
+        for task in sorted(node.grants.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
             self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
             if self.fences and (fault := self.fences.update(task, self.watcher.processes_of(task))):
                 self.report.cpuset_failed(task, fault)
@@ -158,10 +158,10 @@ class Actuator:
         failed = self._bind_all({bind.task.slot: bind.mask for bind in due}) if self.binds else set()
         now = time.monotonic()
         for slot in failed:
-            node.bind_failed(slot, now)
+            node.grants.bind_failed(slot, now)
         bound = [bind for bind in due if bind.task.slot not in failed]
         enforced = [bind.task for bind in bound if bind.task.responder]
-        self._enqueue(node.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))
+        self._enqueue(node.grants.in_force({bind.task.slot: bind.epoch for bind in bound}, "bound", now))
         for task in enforced:
             self.report.enforced()
             self.enforced(task)

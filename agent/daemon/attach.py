@@ -113,7 +113,7 @@ class AttachChecker:
         if task := self._watcher.task_above(who.pid):
             return task
         named = proc.named_task(who.pid)
-        task = self._node.find(named.pid, named.start_time) if named else None
+        task = self._node.grants.find(named.pid, named.start_time) if named else None
         return task if task and who.pid in self._watcher.processes_of(task)() else None
 
 

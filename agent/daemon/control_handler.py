@@ -169,7 +169,7 @@ class ControlHandler:
         task = self._daemon.registrar.register_task(arrival, found.pidfd)
         if task.started:
             return f"process {wanted.pid} is job {task.job} on {cpu_names(task.granted)}."
-        why = self._node.why_waiting(task)
+        why = self._node.grants.why_waiting(task)
         return f"process {wanted.pid} is job {task.job}, continues on its present CPUs, and waits: {why}"
 
     def _release(self, wanted: Release, caller: Caller) -> str:

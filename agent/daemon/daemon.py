@@ -322,7 +322,9 @@ class Daemon:
         if isinstance(error, Refused):
             return
         inside = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-        self._torn |= any(one is self.node or one is self.node.plan for one in inside)
+        node = self.node
+        parts = (node, node.plan, node.grants, node.reservations)
+        self._torn |= any(one is part for one in inside for part in parts)
 
     def _recover(self) -> bool:
         """Repair an interrupted change; return whether that succeeded."""
@@ -345,13 +347,13 @@ class Daemon:
 
     def _status(self) -> str:
         jobs = counted(len(self.node.jobs), "job")
-        does = "frozen:" if self.node.frozen else "managing" if self.binds else "showing"
+        does = "frozen:" if self.node.grants.frozen else "managing" if self.binds else "showing"
         return f"{does} {counted(self.node.plan.usable.bit_count(), 'CPU')}, {jobs}"
 
     def _look_at_switch(self) -> None:
         """Freeze the node while the kill switch exists, and thaw it otherwise."""
         now, file = time.monotonic(), self.settings.switch
-        since = self.node.frozen_since
+        since = self.node.grants.frozen_since
         if runtime_dir.freezes(file):
             self.node.freeze(now, str(file))  # each time: a reload may have named another
             if since is None:
@@ -453,7 +455,7 @@ class Daemon:
     def confine_all(self) -> None:
         """Confine threads that an agent that died or was frozen left on CPUs their task does not hold."""
         for task in self.node.tasks.values():
-            if self.binds and task.started and not self.node.frozen:
+            if self.binds and task.started and not self.node.grants.frozen:
                 affinity.confine(self.watcher.processes_of(task), task.held)
 
     def restore_affinity(self, tasks: Iterable[Task]) -> None:

@@ -139,7 +139,7 @@ class ProcessWatcher:
         It is the task of the nearest ancestor, `pid` included, that is the first process of a task or was seen in one.
         An ancestor also belongs to the task `named` if it is of that task's user and has it in its environment.
         """
-        find = self._node.find
+        find = self._node.grants.find
         oldest = min((task.arrival.start_time for task in self._node.tasks.values()), default=sys.maxsize)
         above = proc.ancestry(pid, most=MOST_ANCESTORS, since=oldest)
         for who in above:

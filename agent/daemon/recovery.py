@@ -104,7 +104,7 @@ def _enter(daemon: Context, known: dict[Identity, Task]) -> list[Action]:
             _restore_demand(daemon, task)
         found.append((task, job))
         owned[job.name] = owned.get(job.name, 0) | record.masks["owned"]
-    daemon.node.remember(daemon.registry.epochs(), daemon.registry.capacity)
+    daemon.node.grants.remember(daemon.registry.epochs(), daemon.registry.capacity)
     arrivals = daemon.registry.header("arrivals")
     return daemon.node.adopt(found, owned, arrivals, time.monotonic(), daemon.executor.reservations())
 

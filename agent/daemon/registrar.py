@@ -66,20 +66,20 @@ class Registrar:
 
     def handle_request(self, request: registration.Request, peer: proc.Peer) -> Answer:
         """Return the answer to a registration request. Raises `Refused`, `MailboxError` or OSError."""
-        named = self._node.find(*request.task) if request.task else None
+        named = self._node.grants.find(*request.task) if request.task else None
         above = self._watcher.task_above(peer.identity.pid, named)
         task = self._host_of(request, peer, above, named)
         if task is None and (reason := self.exclude.reason(peer.uid, _names(request, peer))):
             self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             return Unmanaged(reason)
-        arrives = task is None and self._node.find(peer.identity.pid, peer.identity.start_time) is None
+        arrives = task is None and self._node.grants.find(peer.identity.pid, peer.identity.start_time) is None
         if task is None:
             task = self._arrive(request, peer, above)
         if task.started:
             return self._answer(task, Registrant(request.kind, peer.identity, peer.uid), arrives=arrives)
         if self._observes:
             # It counts as waiting, but runs meanwhile.
-            return Unmanaged(f"this agent only observes. It would wait: {self._node.why_waiting(task)}")
+            return Unmanaged(f"this agent only observes. It would wait: {self._node.grants.why_waiting(task)}")
         return Waiting(task)
 
     def _host_of(
@@ -101,7 +101,7 @@ class Registrar:
 
     def _arrive(self, request: registration.Request, peer: proc.Peer, above: Task | None) -> Task:
         who = peer.identity
-        known = self._node.find(who.pid, who.start_time)
+        known = self._node.grants.find(who.pid, who.start_time)
         if known:
             return known
         before = proc.thread_masks([who.pid]).get(who.pid, 0)
@@ -122,7 +122,7 @@ class Registrar:
             undo.callback(os.close, pidfd)
             has = [task.arrival.uid for task in self._node.tasks.values()].count(arrival.uid)
             self._quotas.admit_task(arrival.uid, has)
-            number = self._mailboxes.make(arrival.uid, self._node.next_slot)
+            number = self._mailboxes.make(arrival.uid, self._node.grants.next_slot)
             undo.callback(self._mailboxes.remove, number)
             task, actions = self._node.arrive(arrival, time.monotonic())
             if first_process(task) != (who := proc.Identity(arrival.pid, arrival.start_time)):
@@ -140,7 +140,7 @@ class Registrar:
     def bind_attached(self, task: Task) -> None:
         """Bind a task that has its first grant and runs already, as an order has attached it."""
         if task.arrival.attached and self._actuator.binds and self._actuator.bind_threads({task.slot: task.granted}):
-            self._node.bind_failed(task.slot, time.monotonic())
+            self._node.grants.bind_failed(task.slot, time.monotonic())
 
     def answer_waiting(self, task: Task, registrant: Registrant) -> Answer:
         """Return the answer for a process that has waited for a task, which has its first grant now."""

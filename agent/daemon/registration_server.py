@@ -232,5 +232,5 @@ class RegistrationServer:
             task = visit.task
             if task and visit.is_untold() and now >= visit.since + TELL_WAITING:
                 task.told_waiting = True
-                text = self._node.why_waiting(task)
+                text = self._node.grants.why_waiting(task)
                 connections.send(visit.socket, layout.pack_reply("waiting", text=text))

@@ -39,7 +39,7 @@ class Responders:
         responder. Raises `Refused`, with nothing changed, if there is no mailbox for it.
         """
         stays = self._is_responder(task, process)
-        if not self._node.set_responder(task.slot, process.pid, process.start_time):
+        if not self._node.grants.set_responder(task.slot, process.pid, process.start_time):
             return None
         try:
             if not stays:

@@ -64,7 +64,7 @@ class MaskRepair:
 
     def next_due(self) -> float | None:
         """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
-        return self._due if self._binds and self._node.tasks and not self._node.frozen else None
+        return self._due if self._binds and self._node.tasks and not self._node.grants.frozen else None
 
     def run(self, now: float) -> None:
         """Run a round, if one is due."""

@@ -109,7 +109,7 @@ class ThreadSpreading:
     def _is_still_so(self, watch: _Watch) -> bool:
         """Return whether the agent has published no grant since, so that these threads are not being bound now."""
         task = watch.task
-        known = self._node.tasks.get(task.slot) is task and not self._node.frozen
+        known = self._node.tasks.get(task.slot) is task and not self._node.grants.frozen
         return known and len(task.grants) == 1 and task.epoch == watch.epoch
 
     def _see(self, watch: _Watch, pid: int) -> None:

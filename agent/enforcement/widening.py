@@ -47,11 +47,11 @@ class MaskWidening:
 
     def next_due(self) -> float | None:
         """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
-        return None if self._node.frozen else self._due
+        return None if self._node.grants.frozen else self._due
 
     def run(self, now: float) -> None:
         """Widen the masks of tasks that are due. Threads of responders are left alone: responders bind their own."""
-        if self._due is None or now < self._due or self._node.frozen:
+        if self._due is None or now < self._due or self._node.grants.frozen:
             return
         tasks = [(task, masks) for task, masks in self._masks.values() if self._node.tasks.get(task.slot) is task]
         self._due = now + DELAY  # retry then if this fails

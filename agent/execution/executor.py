@@ -248,7 +248,7 @@ class JobExecutor(NoScheduler):
 
     def _most(self, attempt: Attempt) -> int:
         """Return the cores that an attempt may have until the next order; cores that it still holds count."""
-        held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else 0
+        held = self._node.reservations.cores_held(attempt.name) if attempt.name in self._node.jobs else 0
         return max(attempt.cores, held)
 
     def _tell(self, attempt: Attempt) -> None:
@@ -279,14 +279,14 @@ class JobExecutor(NoScheduler):
     def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
         """Start an attempt; return the fault (one of `protocol.FAULTS`) and the reason if it cannot be started."""
         try:
-            self._host.actuator.execute(self._node.reserve(_reservation(start, start.cores), now))
+            self._host.actuator.execute(self._node.reservations.reserve(_reservation(start, start.cores), now))
         except Refused as refusal:
             return ("busy" if start.cores <= len(self._node.cores) else "node"), str(refusal)
         attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
         try:
             self._supervisor.begin(attempt)
         except Exception as error:
-            self._host.actuator.execute(self._node.cancel(attempt.name, now))
+            self._host.actuator.execute(self._node.reservations.cancel(attempt.name, now))
             if not isinstance(error, OSError):
                 raise
             reason = f"{self._membership.node} cannot start it: {error.strerror or error}."
@@ -342,7 +342,7 @@ class JobExecutor(NoScheduler):
         self._restless.discard(attempt)
         self._remote.steps.forget(attempt)
         if job and job.reserved:
-            self._host.actuator.execute(self._node.cancel(attempt.name, now))
+            self._host.actuator.execute(self._node.reservations.cancel(attempt.name, now))
         if attempt.status is None:
             attempt.note = (
                 "its supervisor on the node was killed, or the node was rebooted: its exit status is unknown."
@@ -399,7 +399,9 @@ class JobExecutor(NoScheduler):
         try:
             self._order(attempt, wanted.cores, now)
         except Refused as refusal:
-            held = self._node.cores_held(attempt.name) if attempt.name in self._node.jobs else attempt.cores
+            held = (
+                self._node.reservations.cores_held(attempt.name) if attempt.name in self._node.jobs else attempt.cores
+            )
             self._log_reason(protocol.NotResized(*attempt.key, held, str(refusal)))
             return
         attempt.due = now + wanted.within
@@ -409,7 +411,7 @@ class JobExecutor(NoScheduler):
         if attempt.name not in self._node.jobs:
             msg = f"job {attempt.name} got no cores when the agent started: they do not fit."
             raise Refused(msg)
-        self._host.actuator.execute(self._node.order(attempt.name, cores, now))
+        self._host.actuator.execute(self._node.reservations.order(attempt.name, cores, now))
         attempt.cores = cores
         try:
             attempt.folder.order(cores)
@@ -439,11 +441,11 @@ class JobExecutor(NoScheduler):
         """Report that an order has been applied, or withdraw it once its time limit has passed."""
         if attempt.due is None:
             return
-        if self._node.has_settled(attempt.name):
+        if self._node.reservations.has_settled(attempt.name):
             attempt.due = None
             self._log_reason(protocol.Resized(*attempt.key, attempt.cores))
         elif now >= attempt.due:
-            wanted, held = attempt.cores, self._node.cores_held(attempt.name)
+            wanted, held = attempt.cores, self._node.reservations.cores_held(attempt.name)
             try:
                 self._order(attempt, held, now)
             except Refused:  # the node is frozen, or other jobs have the cores: retry, and report the size held then

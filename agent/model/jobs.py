@@ -276,7 +276,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Set the affinity of every thread of the task, then call `Node.bound` or `Node.bind_failed`."""
+    """Set the affinity of every thread of the task, then call `Grants.bound` or `Grants.bind_failed`."""
 
     task: Task
     epoch: int

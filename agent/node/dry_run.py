@@ -77,7 +77,7 @@ def _gone(task: Task) -> PlannedChange:
 
 def _come(after: Node, task: Task) -> PlannedChange:
     new = after.plan.target(task)
-    action, why = ("attach", "the order") if new else ("wait", after.why_waiting(task))
+    action, why = ("attach", "the order") if new else ("wait", after.grants.why_waiting(task))
     return PlannedChange(task.job, task.rank, task.arrival.pid, action, task.arrival.restore, new, why)
 
 

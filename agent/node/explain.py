@@ -161,7 +161,7 @@ def _bound(node: Node, view: JobCores, share: int, mine: int) -> Iterator[str]:
 def _has(node: Node, job: Job) -> Iterator[str]:
     ledger = node.plan.ledger
     has = _there(node, job.planned)
-    states = {"waiting" if task is None else node.state(task) for task in job.ranks.values()}
+    states = {"waiting" if task is None else node.grants.state(task) for task in job.ranks.values()}
     owns = ledger.owned.get(job.name, 0)
     holds = "has" if states <= {"running", "enforced"} else "is to have"
     text = f"It {holds} {_cpus(has.bit_count())} ({format_cpulist(has)})"
@@ -240,8 +240,8 @@ def _happened(event: Event, job: Job, user: Callable[[int], str]) -> str:
 
 
 def _limit(node: Node, job: Job, now: float, user: Callable[[int], str]) -> str:
-    if node.frozen:
-        return f"Nothing changes: the node is frozen until {node.frozen_by} is removed."
+    if node.grants.frozen:
+        return f"Nothing changes: the node is frozen until {node.grants.frozen_by} is removed."
     return _ordered(node, job, now, user) or _bounded(node, job, now, user) or _crowded(node, job)
 
 
@@ -346,13 +346,13 @@ def _waits(node: Node, job: Job) -> Iterator[str]:
         place = f" It is number {queue.index(job.name) + 1} of {len(queue)} that wait." if len(queue) > 1 else ""
         attached = any(task.arrival.attached for task in job.present)
         runs = " Until it has its first CPUs it runs on where it was." if attached else ""
-        yield f"It waits: {node.why_waiting(job.present[0])}{place}{runs}"
+        yield f"It waits: {node.grants.why_waiting(job.present[0])}{place}{runs}"
         yield from _left_alone(node)
         return
     for task in job.present:
         if not task.started:
             who = "It" if len(job.ranks) == 1 else f"Task {task.rank} (pid {task.arrival.pid})"
-            yield f"{who} waits: {node.why_waiting(task)}"
+            yield f"{who} waits: {node.grants.why_waiting(task)}"
     missing = [rank for rank, task in job.ranks.items() if task is None]
     if missing:
         have = "has" if len(missing) == 1 else "have"
@@ -364,7 +364,7 @@ def _change(node: Node, task: Task, now: float) -> Iterator[str]:
     if len(task.grants) > 1:
         newest = task.grants[-1]
         then = ""
-        if task.deadline is not None and not node.frozen:
+        if task.deadline is not None and not node.grants.frozen:
             then = f": the agent binds it in {duration(task.deadline - now)}"
         failed = " could not be bound to" if task.denied else " has not applied"
         ago = duration(now - newest.at)
@@ -426,7 +426,7 @@ def _mode(node: Node, job: Job) -> Iterator[str]:
         whose = "its" if not answering else f"the other {counted(silent, 'task')}'s"
         yield f"No process of it asks for grants: the agent binds {whose} threads, which stay as many as they are."
     if any(task.enforced for task in tasks):
-        yield f"It did not apply its newest grant within {duration(node.grace)}: the agent bound it."
+        yield f"It did not apply its newest grant within {duration(node.grants.grace)}: the agent bound it."
 
 
 def _many(node: Node, cores: int) -> str:

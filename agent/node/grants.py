@@ -35,7 +35,6 @@ class Grants:
 
     def __init__(self, plan: Plan, *, grace: float, capacity: int) -> None:
         self.plan = plan
-        self.cores = plan.cores
         self.grace = grace
         self.tasks: dict[int, Task] = {}
         self.frozen_since: float | None = None
@@ -43,18 +42,14 @@ class Grants:
         self.held = 0
         """The mask of all CPUs that any task holds."""
         self._free_slots = list(range(capacity))
-        self._epochs: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
+        """The epoch from which the next task in each slot continues, by slot; 0 for others."""
         self._slots: dict[tuple[int, int], int] = {}
         self._unmet: set[int] = set()
         """The slots of all tasks whose newest grant is not their target, and perhaps of others."""
         self._unsaved: set[int] = set()
         self.timed: set[int] = set()
         """The slots of all tasks that have a deadline, and perhaps of others."""
-
-    @property
-    def jobs(self) -> dict[str, Job]:
-        """The jobs by name, in the order of arrival."""
-        return self.plan.jobs
 
     @property
     def frozen(self) -> bool:
@@ -76,10 +71,10 @@ class Grants:
         slot = self._slots.get((pid, start_time))
         return None if slot is None else self.tasks[slot]
 
-    def _take_slot(self, job: Job, arrival: Arrival) -> Task:
+    def take_slot(self, job: Job, arrival: Arrival) -> Task:
         """Return a new task in the next free slot."""
         slot = heapq.heappop(self._free_slots)
-        task = Task(slot, job.name, arrival.rank, arrival, self._epochs.get(slot, 0))
+        task = Task(slot, job.name, arrival.rank, arrival, self.epochs.get(slot, 0))
         self._enter(task)
         return task
 
@@ -94,23 +89,22 @@ class Grants:
         self._unsaved.add(task.slot)
         self.timed.add(task.slot)
 
-    def _deadlines(self) -> dict[int, float]:
-        """Return the deadline of each task that has one, by slot."""
-        timed = [(slot, self.tasks[slot].deadline) for slot in sorted(self.timed) if slot in self.tasks]
-        deadlines = {slot: deadline for slot, deadline in timed if deadline is not None}
-        self.timed = set(deadlines)
-        return deadlines
+    def adopt(self, task: Task) -> None:
+        """Take over a task of an earlier agent in its slot."""
+        self._free_slots.remove(task.slot)
+        heapq.heapify(self._free_slots)
+        self._enter(task)
 
-    def _free_slot(self, task: Task) -> None:
+    def free_slot(self, task: Task) -> None:
         """Remove a task; the next task in its slot continues its epochs."""
         del self.tasks[task.slot], self._slots[task.arrival.pid, task.arrival.start_time]
         self.held &= ~task.held
         heapq.heappush(self._free_slots, task.slot)
-        self._epochs[task.slot] = task.epoch + 1
+        self.epochs[task.slot] = task.epoch + 1
 
     def remember(self, epochs: dict[int, int], capacity: int | None = None) -> None:
         """Record the epoch of every slot, so that its next task continues from there, and the number of slots."""
-        self._epochs = dict(epochs)
+        self.epochs = dict(epochs)
         if capacity is not None:
             self._free_slots = list(range(capacity))
 
@@ -131,7 +125,7 @@ class Grants:
         """Record the grants in force, by slot: `how` is "applied" by the programs or "bound". Return the actions."""
         done = [self._supersede(self.tasks[s], epoch, how, now) for s, epoch in epochs.items() if s in self.tasks]
         actions: list[Action] = [one for one in done if one]
-        return [*actions, *self._publish_next(now)] if actions else []
+        return [*actions, *self.publish_next(now)] if actions else []
 
     def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Settled | None:
         if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to the grant in force
@@ -186,9 +180,42 @@ class Grants:
             return []
         return [Bind(task, task.epoch, task.granted)]
 
+    # --- deadlines ------------------------------------------------------------------------------------------------
+
+    def deadlines(self) -> dict[int, float]:
+        """Return the deadline of each task that has one, by slot; none while frozen."""
+        if self.frozen:
+            return {}
+        timed = [(slot, self.tasks[slot].deadline) for slot in sorted(self.timed) if slot in self.tasks]
+        deadlines = {slot: deadline for slot, deadline in timed if deadline is not None}
+        self.timed = set(deadlines)
+        return deadlines
+
+    def take_overdue(self, now: float) -> list[Task]:
+        """Return the tasks that must be bound because their grace time is over; their next deadline begins."""
+        overdue = [self.tasks[slot] for slot, at in self.deadlines().items() if at <= now]
+        for task in overdue:
+            task.deadline = now + max(self.grace, RETRY)
+            self._changed(task)
+        return overdue
+
+    def freeze(self, now: float, file: str) -> None:
+        """Publish no grant and bind no task until `thaw`; a further call changes only the name of the file."""
+        self.frozen_by = file
+        if self.frozen_since is None:
+            self.frozen_since = now
+
+    def thaw(self, now: float) -> None:
+        """Continue after `freeze`: programs get their whole grace time again for grants that they have not applied."""
+        self.frozen_since = None
+        for task in self.tasks.values():
+            if task.deadline is not None:
+                task.deadline = now + self.grace if task.responder else now
+                self._changed(task)
+
     # --- publishing -----------------------------------------------------------------------------------------------
 
-    def _publish_next(self, now: float) -> list[Action]:
+    def publish_next(self, now: float) -> list[Action]:
         """Publish every grant that keeps held sets disjoint, none while frozen; return the actions."""
         if self.frozen:
             return []
@@ -199,7 +226,7 @@ class Grants:
             if target != task.granted:
                 held = task.held
                 inside |= held
-                standings[task.slot] = TaskState(held, task.granted, target, self.plan.floor(self.jobs[task.job]))
+                standings[task.slot] = TaskState(held, task.granted, target, self.plan.floor(self.plan.jobs[task.job]))
         actions: list[Action] = []
         for slot, mask in next_grants(standings, self.held & ~inside).items():
             actions += self._publish(self.tasks[slot], mask, now)
@@ -230,7 +257,8 @@ class Grants:
             task.deadline = now + self.grace
         return [publish] if task.responder else [publish, Bind(task, task.epoch, mask)]
 
-    def _refuse_when_frozen(self) -> None:
+    def refuse_when_frozen(self) -> None:
+        """Raise `Refused` while the node is frozen."""
         if self.frozen:
             raise Refused(f"the node is frozen: remove {self.frozen_by} first.")
 
@@ -248,12 +276,12 @@ class Grants:
 
     def why_short(self, task: Task) -> str:
         """Return a sentence that says why a task has CPUs that are gone; empty if it has none."""
-        job = self.jobs[task.job]
+        job = self.plan.jobs[task.job]
         return self.plan.why_kept(job) if job.planned & self.plan.lost else ""
 
     def why_waiting(self, task: Task) -> str:
         """Return a sentence that says what a task without a grant waits for."""
-        job = self.jobs[task.job]
+        job = self.plan.jobs[task.job]
         if self.frozen:
             return f"the node is frozen: it waits until {self.frozen_by} is removed."
         if job.waits_for:

@@ -62,7 +62,7 @@ def _tasks(node: Node) -> Iterator[str]:
         less = task.started and task.granted.bit_count() < node.cores.cpus(job.task_min)
         # A grant of the remaining CPUs of a core lasts until the next grant, even if its other CPUs return before.
         part = node.plan.target(task) != task.granted and node.cores.count(task.granted) >= job.task_min
-        if less and not part and not node.plan.gone and not node.frozen:
+        if less and not part and not node.plan.gone and not node.grants.frozen:
             yield f"{task.job}/{task.rank} was granted less than its minimum."
         if task.held & ~usable:
             yield f"{task.job}/{task.rank} holds CPUs that are not there."
@@ -85,13 +85,13 @@ def _books(node: Node) -> Iterator[str]:
     held = planned = 0
     for task in node.tasks.values():
         held |= task.held
-        if node.find(task.arrival.pid, task.arrival.start_time) is not task:
+        if node.grants.find(task.arrival.pid, task.arrival.start_time) is not task:
             yield f"the task in slot {task.slot} is not found by its first process."
     for job in node.jobs.values():
         planned |= job.planned
-    ledger = node.plan.ledger
-    if (held, planned) != (node.held, ledger.planned):
-        yield f"held {node.held:#x} and planned {ledger.planned:#x} are written down, {held:#x} and {planned:#x} are."
+    ledger, kept = node.plan.ledger, node.grants.held
+    if (held, planned) != (kept, ledger.planned):
+        yield f"held {kept:#x} and planned {ledger.planned:#x} are written down, {held:#x} and {planned:#x} are."
     holders = [next((j.name for j in node.jobs.values() if j.planned & core), None) for core in node.cores]
     if holders != ledger.holders:
         yield f"the cores' holders are written down as {ledger.holders}, and are {holders}."
@@ -115,7 +115,7 @@ def _sets(node: Node) -> Iterator[str]:
         yield "a job that asked for a layout is taken for one that did not."
     if any(job.times and name not in plan.timed for name, job in jobs.items()):
         yield "a job that waits for a time is taken for one that does not."
-    if any(task.deadline is not None and slot not in node.timed for slot, task in node.tasks.items()):
+    if any(task.deadline is not None and slot not in node.grants.timed for slot, task in node.tasks.items()):
         yield "a task with a deadline is taken for one without."
 
 

@@ -9,7 +9,6 @@ holds after every event.
 from __future__ import annotations
 
 import copy
-import heapq
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from drom.agent.model.cores import Cores
 from drom.agent.model.jobs import NO_DEMAND, Action, Arrival, Bind, Demand, Event, FreeSlot, Job, Reservation, Task
 from drom.agent.node import admission, resizing, sharing
 from drom.agent.node.bounds import bounds
-from drom.agent.node.grants import RETRY
+from drom.agent.node.grants import Grants
 from drom.agent.node.plan import Plan
 from drom.agent.node.reservations import Reservations
 from drom.agent.node.transaction import Transaction
@@ -38,7 +37,7 @@ RULES = SiteRules()
 """The rules of a site that sets none."""
 
 
-class Node(Reservations):
+class Node:
     """The tasks and jobs of one node and the plan for its cores.
 
     `cores` are the cores to hand out, or CPU masks in one socket; `place` is the distribution kernel.
@@ -60,10 +59,13 @@ class Node(Reservations):
         layout: layouts.Layout = layouts.ANY,
     ) -> None:
         cores = cores if isinstance(cores, Cores) else Cores(tuple(cores))
-        super().__init__(Plan(cores, place, rules, memory), grace=grace, capacity=capacity)
-        self.layout = layout
+        self.cores = cores
+        self.plan = Plan(cores, place, rules, memory, layout)
+        self.grants = Grants(self.plan, grace=grace, capacity=capacity)
+        self.reservations = Reservations(self.plan, self.grants)
+        self.jobs = self.plan.jobs
+        self.tasks = self.grants.tasks
         self.complete_within = complete_within
-        self.arrivals = 0
         self._unheeded: set[int] = set()
         """The slots of all tasks whose newest wish is not in effect yet, and perhaps of others."""
 
@@ -76,28 +78,28 @@ class Node(Reservations):
         becomes part of that task, which is returned: it would perhaps wait for that very task. Raises `Refused`
         if this node can never run it.
         """
-        known = self.find(arrival.pid, arrival.start_time)
+        known = self.grants.find(arrival.pid, arrival.start_time)
         if known:
             return known, []
         if arrival.layout == layouts.ANY:
-            arrival = replace(arrival, layout=self.layout)
+            arrival = replace(arrival, layout=self.plan.layout)
         if arrival.attached:
-            self._refuse_when_frozen()
-        slot = self.next_slot
-        reserved = self._reserved_for(arrival)
+            self.grants.refuse_when_frozen()
+        slot = self.grants.next_slot
+        reserved = self.reservations.job_for(arrival)
         if reserved:
-            if host := self._hosting_task(reserved, arrival):
+            if host := self.reservations.hosting_task(reserved, arrival):
                 return host, []
-            arrival = self._rank_in(reserved, arrival, now)
+            arrival = self.reservations.rank_in(reserved, arrival, now)
         job = reserved or self._job_to_join(arrival) or self._new_job(arrival, now)
         task = self._register(job, arrival)
         admission.admit_waiting(Transaction(self.plan, Event("arrival", job.name, now)))
-        host = self.find(*arrival.within) if arrival.within else None
+        host = self.grants.find(*arrival.within) if arrival.within else None
         if host and host.started and host.arrival.uid == arrival.uid and not job.cores:
             self._leave(task, Event("end", job.name, now))
-            self._epochs[slot] = task.epoch  # it never got the registry's slot, where epochs continue from here
-            return host, self._publish_next(now)
-        return task, self._publish_next(now)
+            self.grants.epochs[slot] = task.epoch  # it never got the registry's slot, where epochs continue from here
+            return host, self.grants.publish_next(now)
+        return task, self.grants.publish_next(now)
 
     def _job_to_join(self, arrival: Arrival) -> Job | None:
         """Return the arriving job of which this task is a further rank; None if there is none."""
@@ -110,14 +112,14 @@ class Node(Reservations):
     def _new_job(self, arrival: Arrival, now: float) -> Job:
         size = max(1, arrival.size)
         task_min, task_max = bounds(arrival, self.plan)
-        self.arrivals += 1
+        self.plan.arrivals += 1
         job = Job(
             name=self.plan.free_name(arrival.job),
             asked=arrival.job,
             user=arrival.uid,
             session=arrival.session,
             job_class=arrival.job_class,
-            arrived=self.arrivals,
+            arrived=self.plan.arrivals,
             task_min=task_min,
             task_max=task_max,
             ranks=dict.fromkeys(range(size)),
@@ -129,7 +131,7 @@ class Node(Reservations):
         return job
 
     def _register(self, job: Job, arrival: Arrival) -> Task:
-        task = self._take_slot(job, arrival)
+        task = self.grants.take_slot(job, arrival)
         job.ranks[arrival.rank] = task
         self.plan.touch(job)
         if None not in job.ranks.values():
@@ -145,11 +147,11 @@ class Node(Reservations):
 
     def _end_task(self, task: Task, event: Event) -> list[Action]:
         self._leave(task, event)
-        return [FreeSlot(task), *self._publish_next(event.at)]
+        return [FreeSlot(task), *self.grants.publish_next(event.at)]
 
     def _leave(self, task: Task, event: Event) -> None:
         transaction = Transaction(self.plan, event)
-        self._free_slot(task)
+        self.grants.free_slot(task)
         transaction.drop_rank(self.jobs[task.job], task.rank)
         sharing.hand_out(transaction)
 
@@ -162,10 +164,7 @@ class Node(Reservations):
         due = self.next_deadline()
         if due is None or due > now:
             return []
-        overdue = [] if self.frozen else [self.tasks[slot] for slot, at in self._deadlines().items() if at <= now]
-        for task in overdue:
-            task.deadline = now + max(self.grace, RETRY)
-            self._changed(task)
+        overdue = self.grants.take_overdue(now)
         timed = sorted((self.jobs[name] for name in self.plan.timed), key=lambda job: (job.arrived, job.name))
         late = [job for job in timed if job.complete_by is not None and job.complete_by <= now]
         rest = newest = Transaction(self.plan, Event("rest", "", now))
@@ -182,14 +181,14 @@ class Node(Reservations):
         if late or rested:
             sharing.hand_out(newest if late else rest)
         heeded = self._apply_demand(now)
-        published = self._publish_next(now) if late or ordered or rested or heeded else []
+        published = self.grants.publish_next(now) if late or ordered or rested or heeded else []
         return [*published, *(Bind(task, task.epoch, task.granted) for task in overdue)]
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is next due, or None if nothing is pending."""
         self.plan.timed = {name for name in self.plan.timed if name in self.jobs and self.jobs[name].times}
         times = [at for name in self.plan.timed for at in self.jobs[name].times]
-        times += [] if self.frozen else self._deadlines().values()
+        times += self.grants.deadlines().values()
         times += [self._due(self.tasks[slot]) for slot in self._unheeded if slot in self.tasks]
         return min(times, default=None)
 
@@ -200,11 +199,11 @@ class Node(Reservations):
         for slot, wish in said.items():
             self.tasks[slot].said = wish
         self._unheeded |= said.keys()
-        return self._publish_next(now) if self._apply_demand(now) else []
+        return self.grants.publish_next(now) if self._apply_demand(now) else []
 
     def responder_left(self, slot: int, now: float) -> list[Action]:
         """Record that the responder has gone: the whole task is bound to its newest grant, and its wish is cleared."""
-        return [*super().clear_responder(slot, now), *self.demands_reported({slot: NO_DEMAND}, now)]
+        return [*self.grants.clear_responder(slot, now), *self.demands_reported({slot: NO_DEMAND}, now)]
 
     def _apply_demand(self, now: float) -> bool:
         """Apply the wishes that are due; return whether there were any."""
@@ -230,23 +229,17 @@ class Node(Reservations):
 
         `file` names the file that users must remove; a further call may name another one, without a new freeze time.
         """
-        self.frozen_by = file
-        if self.frozen_since is None:
-            self.frozen_since = now
+        self.grants.freeze(now, file)
 
     def thaw(self, now: float) -> list[Action]:
         """Continue after `freeze`; return the actions.
 
         Programs get their whole grace time again for grants that they have not applied.
         """
-        if not self.frozen:
+        if not self.grants.frozen:
             return []
-        self.frozen_since = None
-        for task in self.tasks.values():
-            if task.deadline is not None:
-                task.deadline = now + self.grace if task.responder else now
-                self._changed(task)
-        return [*self.tick(now), *self._publish_next(now)]
+        self.grants.thaw(now)
+        return [*self.tick(now), *self.grants.publish_next(now)]
 
     # --- orders ---------------------------------------------------------------------------------------------------
 
@@ -258,31 +251,31 @@ class Node(Reservations):
         With `until` (seconds of CLOCK_MONOTONIC) `tick` ends it at that time. `by` is the user who gives the order.
         Raises `Refused` if the job or its neighbours cannot do that.
         """
-        self._refuse_when_frozen()
-        self._refuse_reserved(name)
+        self.grants.refuse_when_frozen()
+        self.reservations.refuse_reserved(name)
         transaction = Transaction(self.plan, Event("order", name, now, by))
         if cpus is None:
             resizing.end_hold(transaction, name)
         else:
             resizing.hold(transaction, name, cpus, until)
-        return self._publish_next(now)
+        return self.grants.publish_next(now)
 
     def pin(self, slot: int, mask: int, now: float, by: int | None = None) -> list[Action]:
         """Give a task exactly the CPUs in `mask` until another order. Raises `Refused` if they are not available."""
-        self._refuse_when_frozen()
+        self.grants.refuse_when_frozen()
         task = self.tasks[slot]
-        self._refuse_reserved(task.job)
+        self.reservations.refuse_reserved(task.job)
         if missing := mask & self.plan.gone:
             msg = f"{cpus_are(missing)} not there now: choose others."
             raise Refused(msg)
         resizing.pin(Transaction(self.plan, Event("order", task.job, now, by)), task, mask)
-        return self._publish_next(now)
+        return self.grants.publish_next(now)
 
     def check_release(self, tasks: Iterable[Task]) -> None:
         """Raise `Refused` while frozen, or if a launched task has not started: its launcher waits for the agent."""
-        self._refuse_when_frozen()
+        self.grants.refuse_when_frozen()
         for task in tasks:
-            self._refuse_reserved(task.job)
+            self.reservations.refuse_reserved(task.job)
             if not task.started and not task.arrival.attached:
                 msg = f"job {task.job} still waits for its first cores: it can be released once it runs."
                 raise Refused(msg)
@@ -295,7 +288,7 @@ class Node(Reservations):
     def set_usable_cpus(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
         """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
 
-        Rigid and pinned jobs keep theirs, and so do jobs whose minimum has no place elsewhere: see `Plan.why_stays`.
+        Rigid and pinned jobs keep theirs, and so do jobs whose minimum has no place elsewhere: see `Plan.why_kept`.
         `gone` are CPUs that do not exist any more: grants leave them out, and any job whose cores are gone moves if
         there is a place, whatever its class. `busy` are CPUs that `mask` lacks only because unmanaged programs keep
         them busy.
@@ -304,15 +297,15 @@ class Node(Reservations):
         event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
         self.plan.set_usable_cpus(mask, gone & self.cores.all, busy)
         sharing.hand_out(Transaction(self.plan, event), "avoid")
-        return self._publish_next(now)
+        return self.grants.publish_next(now)
 
     def configure(
         self, rules: SiteRules, memory: int, grace: float, layout: layouts.Layout, now: float
     ) -> list[Action]:
         """Apply changed settings of the site, as in the parameters of the node. No job falls below its minimum."""
-        self.grace, self.layout = grace, layout
+        self.grants.grace, self.plan.layout = grace, layout
         sharing.apply_rules(Transaction(self.plan, Event("rules", "", now)), rules, memory)
-        return self._publish_next(now)
+        return self.grants.publish_next(now)
 
     # --- restart --------------------------------------------------------------------------------------------------
 
@@ -329,17 +322,15 @@ class Node(Reservations):
         Tasks that have a grant keep it. Plans of the old agent that were not published yet are made anew, and orders
         that were in progress are carried out again as far as possible. Jobs of a scheduler are `reserved` again first.
         """
-        self.arrivals = arrivals
+        self.plan.arrivals = arrivals
         tasks = list(tasks)
         transaction = Transaction(self.plan, Event("start", "", now))
         self._unheeded = {task.slot for task, _ in tasks if task.said != task.wish}
         pins = {}
         for task, described in tasks:
-            self._free_slots.remove(task.slot)
-            heapq.heapify(self._free_slots)
             job = self.jobs.setdefault(described.name, described)
             job.ranks[task.rank] = task
-            self._enter(task)
+            self.grants.adopt(task)
             if task.pin not in (0, task.granted):
                 pins[task.slot], task.pin = task.pin, 0
             if task.started:
@@ -353,15 +344,15 @@ class Node(Reservations):
             if job.cores and self.plan.rules.residence:
                 job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize a job
         for reservation in reserved:
-            places = min(reservation.tasks, reservation.cores)  # orders may have left it fewer cores than tasks
-            transaction = Transaction(self.plan, self._event_of(reservation, now))
+            kind = "order" if reservation.name in self.jobs else "arrival"
+            transaction = Transaction(self.plan, Event(kind, reservation.name, now))
             with suppress(Refused):
-                self._reserve(replace(reservation, tasks=places), transaction)
+                self.reservations.restore(reservation, transaction)
         sharing.hand_out(transaction)
-        actions = self._publish_next(now)
+        actions = self.grants.publish_next(now)
         self._order_again(pins, transaction)
         sharing.hand_out(transaction)
-        return [*actions, *self._publish_next(now)]
+        return [*actions, *self.grants.publish_next(now)]
 
     def _order_again(self, pins: dict[int, int], transaction: Transaction) -> None:
         """Carry out the orders that an earlier agent left in progress, on behalf of the users that gave them."""
@@ -381,19 +372,19 @@ class Node(Reservations):
 
     def begin_anew(self) -> None:
         """Reset to a node without tasks and jobs, with the same rules; a frozen node stays frozen."""
-        since, by, plan = self.frozen_since, self.frozen_by, self.plan
+        since, by, plan = self.grants.frozen_since, self.grants.frozen_by, self.plan
         fresh = Node(
             self.cores,
             plan.place,
             rules=plan.rules,
             memory=plan.memory,
-            grace=self.grace,
+            grace=self.grants.grace,
             complete_within=self.complete_within,
-            layout=self.layout,
+            layout=self.plan.layout,
         )
         vars(self).clear()
         vars(self).update(vars(fresh))
-        self.frozen_since, self.frozen_by = since, by
+        self.grants.frozen_since, self.grants.frozen_by = since, by
 
     def copy(self) -> Node:
         """Return an independent copy to try events on: no event on it changes this node."""

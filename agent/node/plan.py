@@ -40,14 +40,19 @@ class Plan:
     minimum, stay on others. A job with a place elsewhere never stays on cores that are `lost`. `gone` are CPUs that do
     not exist any more: a core is handed out with its remaining ones. `busy` are CPUs that only the load of unmanaged
     programs keeps from being `usable`. `touched` collects the slots of tasks of which anything that a registry stores
-    may have changed, until a caller empties it. `memory` is the memory of the node (bytes), 0 if unknown.
+    may have changed, until a caller empties it. `memory` is the memory of the node (bytes), 0 if unknown; `layout` is
+    the layout of jobs that request none. `arrivals` counts the jobs that have arrived.
     """
 
-    def __init__(self, cores: Cores, place: Place, rules: SiteRules, memory: int = 0) -> None:
+    def __init__(
+        self, cores: Cores, place: Place, rules: SiteRules, memory: int = 0, layout: layouts.Layout = layouts.ANY
+    ) -> None:
         self.cores = cores
         self.place = place
         self.rules = rules
         self.memory = memory
+        self.layout = layout
+        self.arrivals = 0
         self.usable = cores.all
         self.gone = 0
         self.busy = 0

@@ -14,36 +14,45 @@ from typing import TYPE_CHECKING
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Event, Job
 from drom.agent.node import admission, resizing, sharing
-from drom.agent.node.grants import Grants
 from drom.agent.node.transaction import Transaction
 from drom.agent.text import counted
 
 if TYPE_CHECKING:
     from drom.agent.model.jobs import Action, Arrival, Reservation, Task
-    from drom.agent.model.layouts import Layout
+    from drom.agent.node.grants import Grants
+    from drom.agent.node.plan import Plan
 
 
-class Reservations(Grants):
-    """The part of a node that schedulers control; `layout` is the layout of their jobs, `arrivals` counts jobs."""
+class Reservations:
+    """The part of a node that schedulers control: their jobs in `plan`, whose tasks have their grants in `grants`."""
 
-    layout: Layout
-    arrivals: int
+    def __init__(self, plan: Plan, grants: Grants) -> None:
+        self.plan = plan
+        self.grants = grants
 
     def reserve(self, wanted: Reservation, now: float) -> list[Action]:
         """Give a job of a scheduler its cores from now on. Raises `Refused` with nothing changed."""
-        if wanted.name in self.jobs:
+        if wanted.name in self.plan.jobs:
             msg = f"{wanted.name} is already on this node: it takes one attempt of a job at a time."
             raise Refused(msg)
-        self._refuse_when_frozen()
-        transaction = Transaction(self.plan, self._event_of(wanted, now))
+        self.grants.refuse_when_frozen()
+        transaction = Transaction(self.plan, Event("arrival", wanted.name, now))
         self._reserve(wanted, transaction)
         sharing.hand_out(transaction, "order")
-        return self._publish_next(now)
+        return self.grants.publish_next(now)
+
+    def restore(self, wanted: Reservation, transaction: Transaction) -> None:
+        """Give a job of a scheduler its cores again, as far as possible, when its node has taken over its tasks.
+
+        Raises `Refused` with nothing changed. The caller then hands out what is left to other jobs.
+        """
+        places = min(wanted.tasks, wanted.cores)  # orders may have left it fewer cores than tasks
+        self._reserve(replace(wanted, tasks=places), transaction)
 
     def order(self, name: str, cores: int, now: float) -> list[Action]:
         """Hold a reserved job at `cores` cores. Raises `Refused` with nothing changed."""
-        self._refuse_when_frozen()
-        job = self.jobs[name]
+        self.grants.refuse_when_frozen()
+        job = self.plan.jobs[name]
         least = len(job.present) or 1
         if job.frozen and cores != job.cores:
             msg = f"job {name} is {job.job_class}: it keeps its cores until it ends."
@@ -56,47 +65,47 @@ class Reservations(Grants):
             _share_among(transaction, job, {task.rank: task for task in job.present} or {job.first: None})
         resizing.fix_size(transaction, job, cores)
         sharing.hand_out(transaction, "order")
-        return self._publish_next(now)
+        return self.grants.publish_next(now)
 
     def cancel(self, name: str, now: float) -> list[Action]:
         """Remove a reserved job that has no task left, and hand out its cores; return the actions.
 
         Raises `AssertionError` if it has tasks.
         """
-        job = self.jobs[name]
+        job = self.plan.jobs[name]
         if job.present:
             msg = f"job {name} has tasks"
             raise AssertionError(msg)
         self.plan.drop(job)
         sharing.hand_out(Transaction(self.plan, Event("end", name, now)))
-        return self._publish_next(now)
+        return self.grants.publish_next(now)
 
     def has_settled(self, name: str) -> bool:
         """Return whether every task of a reserved job holds exactly its part of the cores."""
-        return all(len(task.grants) == 1 and task.granted == self.plan.target(task) for task in self.jobs[name].present)
+        return all(
+            len(task.grants) == 1 and task.granted == self.plan.target(task) for task in self.plan.jobs[name].present
+        )
 
     def cores_held(self, name: str) -> int:
         """Return the number of cores that a reserved job has now, held by its tasks or kept for tasks to come."""
-        job, mask = self.jobs[name], 0
+        job, mask = self.plan.jobs[name], 0
         for rank, task in job.ranks.items():
             mask |= task.held if task and task.started else job.targets[rank]
-        return self.cores.count(mask)
+        return self.plan.cores.count(mask)
 
-    def _refuse_reserved(self, name: str) -> None:
-        job = self.jobs.get(name)
+    def refuse_reserved(self, name: str) -> None:
+        """Raise `Refused` if the job `name` belongs to a scheduler."""
+        job = self.plan.jobs.get(name)
         if job and job.reserved:
             msg = f"job {name} belongs to a scheduler: only that may resize or release it."
             raise Refused(msg)
 
-    def _event_of(self, wanted: Reservation, now: float) -> Event:
-        return Event("order" if wanted.name in self.jobs else "arrival", wanted.name, now)
-
     def _reserve(self, wanted: Reservation, transaction: Transaction) -> None:
         """Reserve a job, or an adopted job again; the caller then hands out what is left to other jobs."""
-        cores, job = wanted.cores, self.jobs.get(wanted.name)
-        if not 1 <= wanted.tasks <= cores <= len(self.cores):
+        cores, job = wanted.cores, self.plan.jobs.get(wanted.name)
+        if not 1 <= wanted.tasks <= cores <= len(self.plan.cores):
             needs = f"{counted(wanted.tasks, 'task')} on {counted(cores, 'core')}"
-            msg = f"{needs} cannot be on this node of {len(self.cores)}: a task needs a core of its own."
+            msg = f"{needs} cannot be on this node of {len(self.plan.cores)}: a task needs a core of its own."
             raise Refused(msg)
         if job is None:
             self._open_reserved(wanted, transaction)
@@ -116,36 +125,36 @@ class Reservations(Grants):
             user=wanted.uid,
             session=0,
             job_class=wanted.job_class,
-            arrived=self.arrivals + 1,
+            arrived=self.plan.arrivals + 1,
             task_min=1,
             task_max=1,
             ranks=dict.fromkeys(range(wanted.tasks)),
-            layout=self.layout,
+            layout=self.plan.layout,
             memory=wanted.memory // wanted.tasks,
             reserved=max(wanted.most, wanted.cores),
         )
         job.task_max = _most_each(job)
-        self.jobs[job.name] = job
+        self.plan.jobs[job.name] = job
         try:
             admission.check_memory(self.plan, job)
             resizing.fix_size(transaction, job, wanted.cores)
         except Refused:
-            del self.jobs[job.name]
+            del self.plan.jobs[job.name]
             raise
-        self.arrivals += 1
+        self.plan.arrivals += 1
 
-    def _reserved_for(self, arrival: Arrival) -> Job | None:
+    def job_for(self, arrival: Arrival) -> Job | None:
         """Return the reserved job that an arriving task belongs to; None if there is none."""
-        job = self.jobs.get(arrival.job)
+        job = self.plan.jobs.get(arrival.job)
         theirs = job is not None and job.reserved and job.user == arrival.uid and not arrival.attached
         return job if theirs else None
 
-    def _hosting_task(self, job: Job, arrival: Arrival) -> Task | None:
+    def hosting_task(self, job: Job, arrival: Arrival) -> Task | None:
         """Return the running task of the job from within which a task arrives and which it joins; None if none."""
-        host = self.find(*arrival.within) if arrival.within else None
+        host = self.grants.find(*arrival.within) if arrival.within else None
         return host if host and host.job == job.name and host.started else None
 
-    def _rank_in(self, job: Job, arrival: Arrival, now: float) -> Arrival:
+    def rank_in(self, job: Job, arrival: Arrival, now: float) -> Arrival:
         """Return the arrival with its rank in a reserved job; the first task of a launch adds the ranks.
 
         Raises `Refused`, with nothing changed, if there is no core for each.

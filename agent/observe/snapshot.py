@@ -36,10 +36,10 @@ def snapshot(agent: AgentView) -> Snapshot:
                 task=task.rank,
                 uid=task.arrival.uid,
                 job_class=job.job_class,
-                state=node.state(task),
+                state=node.grants.state(task),
                 mode="unmanaged" if agent.settings.observe else task.mode,
                 reason=task.reason,
-                detail=node.why_waiting(task) if waits else node.why_short(task),
+                detail=node.grants.why_waiting(task) if waits else node.grants.why_short(task),
                 min=node.cores.cpus(job.task_min),
                 max=node.cores.cpus(job.task_max),
                 owned=listed(node.plan.owned(task)),
@@ -62,7 +62,7 @@ def snapshot(agent: AgentView) -> Snapshot:
                 attached=task.arrival.attached,
             )
         )
-    since = None if node.frozen_since is None else time.time() - (time.monotonic() - node.frozen_since)
+    since = None if node.grants.frozen_since is None else time.time() - (time.monotonic() - node.grants.frozen_since)
     unavailable = node.cores.all & ~agent.availability.available.managed
     avoided = node.plan.avoided & ~unavailable
     return Snapshot(tuple(views), agent.settings.observe, since, avoided, unavailable, _load(agent))
@@ -81,8 +81,8 @@ def _points(bits: int) -> str:
 def overview(agent: AgentView) -> NodeSummary:
     """Return the present state of a daemon's node, all tasks together."""
     node = agent.node
-    states = Counter(node.state(task) for task in node.tasks.values())
-    return NodeSummary(_jobs(agent), _cores(agent), states, node.frozen, _load(agent))
+    states = Counter(node.grants.state(task) for task in node.tasks.values())
+    return NodeSummary(_jobs(agent), _cores(agent), states, node.grants.frozen, _load(agent))
 
 
 def _load(agent: AgentView) -> tuple[tuple[int, float], ...]:

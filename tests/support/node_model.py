@@ -56,7 +56,7 @@ class Book(Registry):
         others = 0
         for slot, used in self.in_use.items():
             others |= used if slot != task.slot else 0
-        assert not self.node.frozen, "a frozen node publishes"
+        assert not self.node.grants.frozen, "a frozen node publishes"
         assert not mask & others, "a grant meets CPUs that another program may still be on"
         self._burn()
         super().publish(task, epoch, mask, reason)
@@ -136,10 +136,12 @@ class World:
     def restart(self, now: float, rules: SiteRules, *, act: bool = True) -> None:
         """Have another agent adopt what the file says, as after an upgrade or a death; then it has to `go_on`."""
         old = self.node
-        node = Node(old.cores, old.plan.place, rules=rules, memory=old.plan.memory, grace=old.grace, capacity=CAPACITY)
+        node = Node(
+            old.cores, old.plan.place, rules=rules, memory=old.plan.memory, grace=old.grants.grace, capacity=CAPACITY
+        )
         node.plan.many = old.plan.many
         node.set_usable_cpus(old.plan.usable, now, old.plan.gone, old.plan.busy)
-        if old.frozen:
+        if old.grants.frozen:
             node.freeze(now)
         wishes = {task.arrival.pid: task.said for task in old.tasks.values()}
         in_use = self.book.in_use
@@ -154,7 +156,7 @@ class World:
             owned[job.name] = owned.get(job.name, 0) | record.masks["owned"]
             assert not in_use.get(task.slot, 0) & ~task.held, "a program may be on CPUs that its record does not hold"
         self.book.in_use = {task.slot: task.held for task, _ in found if task.held}
-        node.remember(self.book.epochs(), self.book.capacity)
+        node.grants.remember(self.book.epochs(), self.book.capacity)
         self._first = node.adopt(found, owned, self.book.header("arrivals"), now, list(self.reserved.values()))
         for name, wanted in list(self.reserved.items()):
             if name in node.jobs and node.jobs[name].reserved:

@@ -45,7 +45,7 @@ MORE = {
     "binding": "drom.agent.enforcement.affinity:apply_rules",
     "events": "drom.agent.daemon.acknowledgements:AckProcessor.read",
     "order": "drom.agent.observe.snapshot:Snapshot.to_json",
-    "plan": "drom.agent.node.grants:Grants._publish_next",
+    "plan": "drom.agent.node.grants:Grants.publish_next",
 }
 LEAVING = {
     "give_back": "drom.agent.daemon.daemon:Daemon.restore_affinity",

@@ -48,7 +48,7 @@ class TestDay:
         assert len(served) > len(drawn) // 2
         assert all(outcome.program.at <= outcome.started <= outcome.ended for outcome in served)
         assert day.book.worked == pytest.approx(sum(outcome.program.work for outcome in served), rel=1e-3)
-        assert (day.node.tasks, day.node.jobs, day.node.held) == ({}, {}, 0)
+        assert (day.node.tasks, day.node.jobs, day.node.grants.held) == ({}, {}, 0)
 
     def test_the_same_seed_is_the_same_day(self) -> None:
         """Nothing depends on anything but the seed."""

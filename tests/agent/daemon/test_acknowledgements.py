@@ -94,7 +94,7 @@ def shrinking() -> tuple[Node, Task]:
     """Return a task that is to give up cores, and its node."""
     node = make_node(MACHINES[1])
     task, _ = node.arrive(Arrival(100, 7, 1, "a", "malleable"), 0.0)
-    assert node.set_responder(task.slot, 100, 7)
+    assert node.grants.set_responder(task.slot, 100, 7)
     node.arrive(Arrival(101, 7, 1, "b", "malleable"), 0.0)
     return node, task
 

@@ -24,7 +24,8 @@ def test_those_that_shrink_are_saved_first() -> None:
     saved: list[object] = []
     registry = SimpleNamespace(held=file.get, save=lambda task, *_, **__: saved.append(task.slot))
     plan = SimpleNamespace(target=lambda _: 0, owned=lambda _: 0)
-    node = SimpleNamespace(take_unsaved=lambda: [grows, shrinks], jobs={"a": job_of(grows)}, plan=plan)
+    grants = SimpleNamespace(take_unsaved=lambda: [grows, shrinks])
+    node = SimpleNamespace(grants=grants, jobs={"a": job_of(grows)}, plan=plan)
 
     fences = SimpleNamespace(update=lambda task, _: saved.append(("fence", task.slot)))
     watcher = SimpleNamespace(processes_of=lambda _: None)

@@ -37,7 +37,7 @@ class Stage:
     def __init__(self, first: Identity) -> None:
         self.task = Task(0, "a", 0, Arrival(first.pid, first.start_time, UID, "a"), 0)
         self.tasks = {0: self.task}
-        node = cast("Node", SimpleNamespace(tasks=self.tasks, find=self._find))
+        node = cast("Node", SimpleNamespace(tasks=self.tasks, grants=SimpleNamespace(find=self._find)))
         self.watcher = ProcessWatcher(Turns(), node, self._ended)
         self.lives = True
         self.asked: list[int] = []

@@ -21,7 +21,7 @@ def node() -> Node:
     node = make_node(MACHINES[1])
     node.arrive(Arrival(100, 1, 1, "a"), 0.0)
     node.arrive(Arrival(200, 1, 2, "b", restore=0b1111), 1.0)
-    node.bound(0, node.tasks[0].epoch, 1.0)
+    node.grants.bound(0, node.tasks[0].epoch, 1.0)
     return node
 
 

@@ -31,7 +31,7 @@ class Story:
     def arrive(self, job: str, user: int = ANN, *, settle: bool = True, **asked: Any) -> int:
         """Let a job arrive; return its slot."""
         self.now += 1
-        pid = 100 + self.node.arrivals + asked.get("rank", 0)
+        pid = 100 + self.node.plan.arrivals + asked.get("rank", 0)
         slot = self.node.arrive(Arrival(pid, 1, user, job, **asked), self.now)[0].slot
         if settle:
             self.settle()
@@ -41,7 +41,7 @@ class Story:
         """Let everybody apply everything."""
         tasks = list(self.node.tasks.values())
         while late := [task for task in tasks if len(task.grants) > 1]:
-            self.node.applied(late[0].slot, late[0].epoch, self.now)
+            self.node.grants.applied(late[0].slot, late[0].epoch, self.now)
 
     def end(self, slot: int) -> None:
         """Let a task end."""
@@ -64,7 +64,7 @@ class Story:
 def story() -> Story:
     """Return a node with Ann's job a, which has all of it and applies its grants itself."""
     story = Story()
-    story.node.set_responder(story.arrive("a"), 100, 1)
+    story.node.grants.set_responder(story.arrive("a"), 100, 1)
     return story
 
 
@@ -130,7 +130,7 @@ class TestAJobOfAScheduler:
 
     def test_the_sentence_names_who_holds_the_job(self, story: Story) -> None:
         """Its share here plays no part, and nobody is told to order otherwise."""
-        story.node.reserve(Reservation("drom-7", ANN, 3, 4, tasks=2), 0.0)
+        story.node.reservations.reserve(Reservation("drom-7", ANN, 3, 4, tasks=2), 0.0)
 
         assert [text for _, text in explain(story.node, "drom-7", 0.0)] == [
             "drom-7 is a malleable job of user 1000: 2 tasks of 1 to 2 CPUs each.",
@@ -587,7 +587,7 @@ class TestHowItIsManaged:
 
     def test_unmanaged(self, story: Story) -> None:
         """What may not be bound may be anywhere."""
-        story.node.bind_failed(0, story.now)
+        story.node.grants.bind_failed(0, story.now)
 
         assert story.told("a", "mode")[0] == (
             "The agent may not bind all of its threads: they may run on CPUs of others."
@@ -596,7 +596,7 @@ class TestHowItIsManaged:
     def test_enforced(self, story: Story) -> None:
         """Who was too late was bound."""
         story.arrive("b", BEN, settle=False)
-        story.node.bound(0, story.node.tasks[0].epoch, story.now)
+        story.node.grants.bound(0, story.node.tasks[0].epoch, story.now)
 
         assert story.told("a", "mode")[-1] == "It did not apply its newest grant within 1.0 s: the agent bound it."
 

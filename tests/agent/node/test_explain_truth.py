@@ -66,7 +66,7 @@ def played(cores: int, rules: SiteRules, acts: list[tuple[str, int, int, str, in
                 node.resize(running[which % len(running)], 1 + least if what == "hold" else None, now, by=0)
         node.tick(now)
         while late := [task for task in node.tasks.values() if len(task.grants) > 1]:
-            node.applied(late[0].slot, late[0].epoch, now)
+            node.grants.applied(late[0].slot, late[0].epoch, now)
     return node
 
 

@@ -63,12 +63,12 @@ class Stage:
     def arrive(self, job: str, **fields: Any) -> Task:
         """Let a task arrive whose program cooperates."""
         task = self.knock(job, **fields)
-        assert self.node.set_responder(task.slot, task.arrival.pid, 7)
+        assert self.node.grants.set_responder(task.slot, task.arrival.pid, 7)
         return task
 
     def ack(self, task: Task) -> list[Action]:
         """Acknowledge the newest grant of a task."""
-        return self.take(self.node.applied(task.slot, task.epoch, self.now))
+        return self.take(self.node.grants.applied(task.slot, task.epoch, self.now))
 
     def settle(self) -> None:
         """Acknowledge everything until nothing is pending."""
@@ -111,7 +111,9 @@ class Stage:
     def state(self) -> object:
         """Return everything that a refusal must leave as it was."""
         node = copy.deepcopy(self.node)
-        return repr((node.tasks, node.jobs, node.plan.ledger.owners, sorted(node._free_slots), node._epochs))
+        return repr(
+            (node.tasks, node.jobs, node.plan.ledger.owners, sorted(node.grants._free_slots), node.grants.epochs)
+        )
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ class TestArrival:
         a = stage.arrive("a")
 
         assert kinds(stage.actions) == [Publish, Start]
-        assert (a.granted, a.epoch, stage.node.state(a)) == (0xFF, 1, "running")
+        assert (a.granted, a.epoch, stage.node.grants.state(a)) == (0xFF, 1, "running")
 
     def test_a_guest_waits_until_the_mate_has_left(self, stage: Stage) -> None:
         """The mate is asked to shrink; only its acknowledgement starts the guest."""
@@ -141,7 +143,7 @@ class TestArrival:
         b = stage.arrive("b")
 
         assert kinds(stage.actions) == [Publish]
-        assert (stage.node.state(a), stage.node.state(b)) == ("shrinking", "waiting")
+        assert (stage.node.grants.state(a), stage.node.grants.state(b)) == ("shrinking", "waiting")
         assert kinds(stage.ack(a)) == [Settled, Publish, Start]
         assert stage.masks == {"a": 0x0F, "b": 0xF0}
 
@@ -213,7 +215,7 @@ class TestClasses:
         stage.arrive("a")
         b = stage.arrive("b", job_class="rigid", max_cpus=6)
 
-        assert stage.node.state(b) == "waiting"
+        assert stage.node.grants.state(b) == "waiting"
         assert stage.node.jobs["b"].waits_for == "needs at least 6 CPUs: 0 free, running jobs may lend 4."
 
     def test_rigid_ranks_without_a_number_share_the_node(self, stage: Stage) -> None:
@@ -339,7 +341,7 @@ class TestWaiting:
         stage.arrive("b", job_class="rigid", max_cpus=4)
         c = stage.arrive("c", max_cpus=1)
 
-        assert stage.node.state(c) == "waiting"
+        assert stage.node.grants.state(c) == "waiting"
 
     def test_one_that_gives_up_frees_the_way(self, full: Stage) -> None:
         """A waiting task that ends lets the next one move up."""
@@ -582,7 +584,7 @@ class TestWhatCanNotBeMet:
         stage.take(stage.node.set_usable_cpus(0xFE, 0.0, 0))
         large, small = stage.arrive("large", min_cpus=8), stage.arrive("small", uid=2, min_cpus=1)
         assert stage.counts == {"large": 0, "small": 7}
-        assert stage.node.why_waiting(large) == "needs at least 8 CPUs: this node hands out 7 now."
+        assert stage.node.grants.why_waiting(large) == "needs at least 8 CPUs: this node hands out 7 now."
         stage.take(stage.node.set_usable_cpus(0xFF, 0.0, 0))
         stage.settle()
         stage.end(small)
@@ -593,16 +595,16 @@ class TestWhatCanNotBeMet:
         stage.take(stage.node.set_usable_cpus(0xFE, 0.0, 0, 0x01))
         stage.arrive("large", min_cpus=8)
         small = stage.arrive("small", uid=2, min_cpus=1)
-        assert stage.node.why_waiting(small) == "others arrived before it."
+        assert stage.node.grants.why_waiting(small) == "others arrived before it."
 
     def test_a_cap_that_is_lowered_holds_nobody_else_up(self, stage: Stage) -> None:
         """A job that insists on more than its user may have does not keep that user's other jobs waiting."""
         stage.arrive("rigid", uid=2, job_class="rigid", max_cpus=4)
         waits = stage.arrive("waits", min_cpus=6)
-        stage.take(stage.node.configure(SiteRules(max_cpus_per_user=4), 0, 1.0, stage.node.layout, 0.0))
+        stage.take(stage.node.configure(SiteRules(max_cpus_per_user=4), 0, 1.0, stage.node.plan.layout, 0.0))
         stage.arrive("starts", min_cpus=1)
         why = "needs at least 6 CPUs: the jobs of one user get 4 together here now."
-        assert stage.node.why_waiting(waits) == why
+        assert stage.node.grants.why_waiting(waits) == why
         assert stage.counts == {"rigid": 4, "waits": 0, "starts": 4}
 
 
@@ -636,8 +638,8 @@ class TestAcknowledgements:
         before = stage.state()
 
         assert a.epoch == 2
-        assert stage.node.applied(a.slot, epoch, 0.0) == []
-        assert stage.node.applied(77, 2, 0.0) == []
+        assert stage.node.grants.applied(a.slot, epoch, 0.0) == []
+        assert stage.node.grants.applied(77, 2, 0.0) == []
         assert stage.state() == before
 
     def test_an_older_pending_grant_may_be_acknowledged(self, stage: Stage) -> None:
@@ -646,7 +648,7 @@ class TestAcknowledgements:
         stage.node.resize("a", 4, 0.0)
         stage.node.resize("a", 2, 0.0)
 
-        stage.take(stage.node.applied(a.slot, 2, 0.0))
+        stage.take(stage.node.grants.applied(a.slot, 2, 0.0))
 
         assert (a.applied.bit_count(), a.held.bit_count(), len(a.grants)) == (4, 4, 2)
 
@@ -665,8 +667,8 @@ class TestAcknowledgements:
 
         assert stage.tick(0.9) == []
         assert stage.tick(0.2) == [Bind(a, 2, 0x0F)]
-        stage.take(stage.node.bound(a.slot, 2, stage.now))
-        assert (stage.node.state(a), b.started) == ("enforced", True)
+        stage.take(stage.node.grants.bound(a.slot, 2, stage.now))
+        assert (stage.node.grants.state(a), b.started) == ("enforced", True)
 
     def test_what_is_published_when_the_grace_time_ends_is_bound(self, stage: Stage) -> None:
         """A wish that counts from that moment on does not put the binding off."""
@@ -687,8 +689,8 @@ class TestAcknowledgements:
             stage.take(stage.node.resize("a", cpus, stage.now))
         assert stage.tick(0.04) == [Bind(a, a.epoch, a.granted)]
         assert len(a.grants) > 2
-        stage.take(stage.node.bound(a.slot, a.epoch, stage.now))
-        assert (stage.node.state(a), b.started) == ("enforced", True)
+        stage.take(stage.node.grants.bound(a.slot, a.epoch, stage.now))
+        assert (stage.node.grants.state(a), b.started) == ("enforced", True)
 
     def test_a_program_that_follows_slowly_has_its_grace_time_for_each_grant(self, stage: Stage) -> None:
         """Who applies one of several grants in time has the time of the next one for that."""
@@ -696,17 +698,17 @@ class TestAcknowledgements:
         stage.arrive("b")
         stage.tick(0.9)
         stage.take(stage.node.resize("a", 2, stage.now))
-        stage.take(stage.node.applied(a.slot, a.grants[1].epoch, stage.now))
+        stage.take(stage.node.grants.applied(a.slot, a.grants[1].epoch, stage.now))
         assert stage.tick(0.9) == []
         assert stage.tick(0.1) == [Bind(a, a.epoch, a.granted)]
 
     def test_an_enforced_program_that_wakes_up_is_running_again(self, stage: Stage) -> None:
         """The mark goes with the next grant the program applies itself."""
         a, b = stage.arrive("a"), stage.arrive("b")
-        stage.take(stage.node.bound(a.slot, 2, 1.0))
+        stage.take(stage.node.grants.bound(a.slot, 2, 1.0))
         stage.end(b)
 
-        assert stage.node.state(a) == "running"
+        assert stage.node.grants.state(a) == "running"
 
     def test_a_program_without_a_responder_is_bound_at_once(self, stage: Stage) -> None:
         """Nobody is waited for who cannot answer."""
@@ -714,7 +716,7 @@ class TestAcknowledgements:
         stage.arrive("b")
 
         assert stage.actions == [Publish(a, 2, 0x0F, "share"), Bind(a, 2, 0x0F)]
-        done = stage.take(stage.node.bound(a.slot, 2, 0.0))[0]
+        done = stage.take(stage.node.grants.bound(a.slot, 2, 0.0))[0]
         assert isinstance(done, Settled)
         assert done.outcome == "bound"
 
@@ -724,34 +726,34 @@ class TestAcknowledgements:
         stage.arrive("b")
 
         assert stage.take(stage.node.responder_left(a.slot, stage.now)) == [Bind(a, 2, 0x0F)]
-        assert stage.node.set_responder(a.slot, 4711, 1)
+        assert stage.node.grants.set_responder(a.slot, 4711, 1)
 
     def test_a_responder_that_owes_nothing_leaves_its_task_bound(self, stage: Stage) -> None:
         """The rest of the task gets the whole grant, once, and the seat is empty."""
         a = stage.arrive("a")
 
         assert stage.take(stage.node.responder_left(a.slot, stage.now)) == [Bind(a, 1, 0xFF)]
-        stage.node.bind_failed(a.slot, stage.now)
-        assert stage.take(stage.node.bound(a.slot, 1, stage.now)) == []
+        stage.node.grants.bind_failed(a.slot, stage.now)
+        assert stage.take(stage.node.grants.bound(a.slot, 1, stage.now)) == []
         assert (a.mode, a.deadline) == ("bind-only", None)
 
     def test_there_is_one_seat(self, stage: Stage) -> None:
         """A second process gets no seat, the one that sits there keeps it."""
         a = stage.arrive("a")
 
-        assert not stage.node.set_responder(a.slot, 4711, 1)
-        assert stage.node.set_responder(a.slot, a.arrival.pid, 7)
+        assert not stage.node.grants.set_responder(a.slot, 4711, 1)
+        assert stage.node.grants.set_responder(a.slot, a.arrival.pid, 7)
 
     def test_what_may_not_be_bound_is_tried_again(self, stage: Stage) -> None:
         """EPERM makes a task unmanaged; each grace time it is tried again until it works."""
         a, b = stage.knock("a"), stage.knock("b")
-        stage.node.bind_failed(a.slot, stage.now)
+        stage.node.grants.bind_failed(a.slot, stage.now)
 
         assert (a.mode, b.started) == ("unmanaged", False)
         for _ in range(3):
             assert stage.tick(1.0) == [Bind(a, 2, 0x0F)]
-            stage.node.bind_failed(a.slot, stage.now)
-        stage.take(stage.node.bound(a.slot, 2, stage.now))
+            stage.node.grants.bind_failed(a.slot, stage.now)
+        stage.take(stage.node.grants.bound(a.slot, 2, stage.now))
         assert (a.mode, b.started) == ("bind-only", True)
 
     def test_there_is_no_deadline_when_all_is_in_force(self, stage: Stage) -> None:
@@ -785,7 +787,7 @@ class TestRestart:
         new, _ = restarted(stage.node, 5.0)
 
         assert new.tasks[a.slot].held == 0xFF
-        assert kinds(new.applied(a.slot, 2, 5.0)) == [Settled, Publish, Start]
+        assert kinds(new.grants.applied(a.slot, 2, 5.0)) == [Settled, Publish, Start]
 
     def test_waiting_tasks_still_wait_in_order(self, stage: Stage) -> None:
         """The queue survives."""
@@ -852,7 +854,7 @@ class TestRestart:
     def test_remembered_epochs_go_on(self) -> None:
         """A slot that was used before the restart goes on counting."""
         stage = Stage()
-        stage.node.remember({0: 41})
+        stage.node.grants.remember({0: 41})
 
         assert stage.arrive("a").epoch == 42
 
@@ -999,5 +1001,5 @@ class TestFrozen:
         stage.node.freeze(1.0)
         stage.node.freeze(2.0)
 
-        assert stage.node.frozen_since == 1.0
+        assert stage.node.grants.frozen_since == 1.0
         assert stage.node.thaw(3.0) == stage.node.thaw(4.0) == []

@@ -179,7 +179,7 @@ class NodeMachine(RuleBasedStateMachine):
         """A job of a scheduler has its cores at once, and before any of its tasks is there."""
         self.pids += 1
         wanted = Reservation(f"drom-{self.pids}", uid, cores, cores + 2, tasks, job_class, memory)
-        if isinstance(answer := said(lambda: self.node.reserve(wanted, self.now)), str):
+        if isinstance(answer := said(lambda: self.node.reservations.reserve(wanted, self.now)), str):
             assert answer.endswith(".")
             assert wanted.name not in self.node.jobs
             return
@@ -220,7 +220,7 @@ class NodeMachine(RuleBasedStateMachine):
         """A reserved job is held at just what was ordered, if that is not refused."""
         if self.reserved:
             name = sorted(self.reserved)[number % len(self.reserved)]
-            if not isinstance(answer := said(lambda: self.node.order(name, cores, self.now)), str):
+            if not isinstance(answer := said(lambda: self.node.reservations.order(name, cores, self.now)), str):
                 self.reserved[name] = replace(self.reserved[name], cores=cores)
                 self.carry_out(answer)
 
@@ -230,7 +230,7 @@ class NodeMachine(RuleBasedStateMachine):
             name = sorted(self.reserved)[number % len(self.reserved)]
             if not self.node.jobs[name].present:
                 del self.reserved[name]
-                self.carry_out(self.node.cancel(name, self.now))
+                self.carry_out(self.node.reservations.cancel(name, self.now))
 
     @rule(slot=slots)
     def comes_to_a_point(self, slot: int) -> None:
@@ -240,7 +240,7 @@ class NodeMachine(RuleBasedStateMachine):
         """Have the first process of a task take the responder's seat, if it has started."""
         task = self.node.tasks.get(slot)
         if task and task.started:
-            self.node.set_responder(slot, task.arrival.pid, 1)
+            self.node.grants.set_responder(slot, task.arrival.pid, 1)
             self.carry_out([])
 
     @rule(slot=slots)
@@ -252,7 +252,7 @@ class NodeMachine(RuleBasedStateMachine):
     def applies(self, slot: int, back: int) -> None:
         task = self.node.tasks.get(slot)
         if task and task.started:
-            self.carry_out(self.node.applied(slot, task.epoch - back, self.now))
+            self.carry_out(self.node.grants.applied(slot, task.epoch - back, self.now))
 
     @rule(
         slot=slots, wish=st.builds(Demand, st.sampled_from([0, 1, 2, 5, 2**32 - 1]), st.sampled_from([0, 1, 2, 3, 9]))
@@ -271,7 +271,7 @@ class NodeMachine(RuleBasedStateMachine):
     def lies_about_the_future(self, slot: int) -> None:
         task = self.node.tasks.get(slot)
         if task:
-            assert self.node.applied(slot, task.epoch + 1, self.now) == []
+            assert self.node.grants.applied(slot, task.epoch + 1, self.now) == []
 
     @rule(frozen=st.sampled_from([False, False, True]))
     def freezes_or_thaws(self, frozen: bool) -> None:
@@ -417,7 +417,9 @@ class NodeMachine(RuleBasedStateMachine):
         found = {name: job.cores for name, job in self.node.jobs.items() if job.reserved}
         assert found == {name: wanted.cores for name, wanted in self.reserved.items()}
         for name in [] if self.node.plan.gone else found:
-            assert not self.node.has_settled(name) or self.node.cores_held(name) == found[name]
+            assert (
+                not self.node.reservations.has_settled(name) or self.node.reservations.cores_held(name) == found[name]
+            )
 
     @invariant()
     def the_file_lacks_nothing(self) -> None:
@@ -452,7 +454,7 @@ class NodeMachine(RuleBasedStateMachine):
             if not pending:
                 break
             for task in pending:
-                copy.applied(task.slot, task.epoch, self.now)
+                copy.grants.applied(task.slot, task.epoch, self.now)
         started_or_absent = {t.slot: t.granted for t in copy.tasks.values() if copy.plan.target(t)}
         assert started_or_absent == {slot: mask for slot, mask in targets.items() if mask}
 

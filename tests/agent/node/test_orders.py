@@ -220,14 +220,14 @@ class TestMeaning:
 
         assert [type(action) for action in actions] == [Publish, Bind]
         assert (node.jobs["a"].cores, node.jobs["a"].hold_by) == (2, 0)
-        node.bound(0, node.tasks[0].epoch, 0.0)
+        node.grants.bound(0, node.tasks[0].epoch, 0.0)
         apply(Resize("a", None, None), node, 1.0, 0)
         assert (node.jobs["a"].cores, node.jobs["a"].hold_by) == (4, None)
 
     def test_a_resize_for_a_time_ends_by_itself(self, node: Node) -> None:
         """At its time the job is let go as by `auto`, and the reason of the change is known."""
         apply(Resize("a", 2, 60.0), node, 10.0, 0)
-        node.bound(0, node.tasks[0].epoch, 11.0)
+        node.grants.bound(0, node.tasks[0].epoch, 11.0)
 
         assert node.next_deadline() == 70.0
         assert node.tick(69.9) == []

@@ -49,10 +49,10 @@ class Stage:
 
     def arrive(self, job: str, most: int = 0, layout: Layout = Layout(), **more: Any) -> Task:  # noqa: B008 - frozen
         """Let a task arrive that may have `most` CPUs, and everybody follow."""
-        pid = 100 + self.node.arrivals * 10 + more.get("rank", 0)
+        pid = 100 + self.node.plan.arrivals * 10 + more.get("rank", 0)
         arrival = Arrival(pid, 1, more.pop("uid", 1), job, max_cpus=most, layout=layout, **more)
         task, actions = self.node.arrive(arrival, 0.0)
-        self.node.set_responder(task.slot, pid, 1)
+        self.node.grants.set_responder(task.slot, pid, 1)
         self.follow(actions)
         return task
 
@@ -60,7 +60,7 @@ class Stage:
         """Acknowledge until nothing is pending."""
         assert violations(self.node) == []
         while late := [task for task in self.node.tasks.values() if len(task.grants) > 1]:
-            self.node.applied(late[0].slot, late[0].epoch, 0.0)
+            self.node.grants.applied(late[0].slot, late[0].epoch, 0.0)
             assert violations(self.node) == []
 
     def end(self, task: Task) -> None:
@@ -230,7 +230,7 @@ class TestPerSocket:
 
 def test_the_site_has_a_layout_for_those_that_ask_for_none(stage: Stage) -> None:
     """What a job asks for counts before it."""
-    stage.node.layout = SPREAD
+    stage.node.plan.layout = SPREAD
     a = stage.arrive("a", 4)
     stage.end(a)
     b = stage.arrive("b", 4, COMPACT)

@@ -313,7 +313,7 @@ class TestWaiting:
         tasks = [arrive(stage, f"a{n}", uid=1) for n in range(20)]
         arrive(stage, "b", uid=2)
         queue = [job.name for job in waiting_jobs(stage.node.plan)]
-        said = stage.node.why_waiting(tasks[2])
+        said = stage.node.grants.why_waiting(tasks[2])
 
         assert queue == ["b", *(f"a{n}" for n in range(2, 20))]
         assert stage.node.jobs["b"].waits_for == "needs at least 1 CPU: 0 free, running jobs may lend 0."
@@ -340,8 +340,8 @@ class TestWaiting:
         stage.end(tasks[0])
 
         assert stage.counts["a4"] == stage.counts["b"] == 0
-        assert stage.node.why_waiting(tasks[4]) == "users who have fewer CPUs come first."
-        assert stage.node.why_waiting(tasks[5]) == "users who have fewer CPUs come first."
+        assert stage.node.grants.why_waiting(tasks[4]) == "users who have fewer CPUs come first."
+        assert stage.node.grants.why_waiting(tasks[5]) == "users who have fewer CPUs come first."
         stage.end(tasks[1])
         assert stage.counts["b"] == 2
 
@@ -364,7 +364,7 @@ class TestWaiting:
         counts = stage.counts
         assert sum(counts.values()) == cores
         assert sum(map(bool, counts.values())) == cores - 1
-        assert stage.node.why_waiting(tasks[cores - 1]) == (
+        assert stage.node.grants.why_waiting(tasks[cores - 1]) == (
             "the last CPUs that running jobs can lend are kept for users without running jobs."
         )
         arrive(stage, "b", uid=2)

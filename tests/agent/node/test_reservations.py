@@ -20,7 +20,7 @@ PAIRS = Layout("per_socket", 2)
 def test_its_memory_does_not_grow_with_its_tasks() -> None:
     """A launch of more tasks than were reserved divides what the job declared, as it divides the cores."""
     node = make_node(EIGHT, memory=100)
-    node.reserve(Reservation(JOB, ANN, 4, 8, tasks=1, memory=60), 0.0)
+    node.reservations.reserve(Reservation(JOB, ANN, 4, 8, tasks=1, memory=60), 0.0)
 
     node.arrive(Arrival(10, 1, ANN, JOB, "malleable", 10, rank=0, size=4), 0.0)
 
@@ -31,11 +31,11 @@ def test_an_order_below_its_tasks_survives_the_agent() -> None:
     """Another agent takes the job up again, although it has fewer cores than it was to have tasks."""
     wanted = Reservation(JOB, ANN, 4, 8, tasks=3, memory=60)
     node = make_node(EIGHT, memory=100)
-    node.reserve(wanted, 0.0)
-    node.order(JOB, 1, 1.0)
+    node.reservations.reserve(wanted, 0.0)
+    node.reservations.order(JOB, 1, 1.0)
 
     other = make_node(EIGHT, memory=100)
-    other.adopt([], {}, node.arrivals, 2.0, [Reservation(JOB, ANN, 1, 8, tasks=3, memory=60)])
+    other.adopt([], {}, node.plan.arrivals, 2.0, [Reservation(JOB, ANN, 1, 8, tasks=3, memory=60)])
 
     assert (other.jobs[JOB].cores, node.jobs[JOB].cores) == (1, 1)
     assert (other.jobs[JOB].declared, node.jobs[JOB].declared) == (60, 60)
@@ -45,7 +45,7 @@ def test_an_order_below_its_tasks_survives_the_agent() -> None:
 def test_a_launch_and_an_order_on_cpus_that_are_to_be_left_alone(layout: Layout) -> None:
     """A scheduler's job stays on cores that others keep busy: its next launch has the very cores that it has."""
     node = make_node(EIGHT, layout=layout)
-    node.reserve(Reservation(JOB, ANN, 8, 8), 0.0)
+    node.reservations.reserve(Reservation(JOB, ANN, 8, 8), 0.0)
     first, _ = node.arrive(Arrival(10, 1, ANN, JOB, session=1), 0.0)
     node.set_usable_cpus(0xFC, 1.0, busy=0b11)
 
@@ -55,7 +55,7 @@ def test_a_launch_and_an_order_on_cpus_that_are_to_be_left_alone(layout: Layout)
     assert not violations(node)
 
     node.ended(second[1].slot, 3.0)
-    node.order(JOB, 2, 4.0)
+    node.reservations.order(JOB, 2, 4.0)
     assert [node.plan.target(task).bit_count() for task in (first, second[0])] == [1, 1]
 
 

@@ -64,7 +64,7 @@ def test_who_has_no_cores_is_not_held_at_a_number(tmp_path: Path) -> None:
     world = World(tmp_path, make_node(EIGHT, capacity=CAPACITY))
     wanted = Reservation("drom-1", 1, 1, 1, 1, "malleable", 0)
     world.reserved[wanted.name] = wanted
-    world.do(world.node.reserve(wanted, NOW), NOW)
+    world.do(world.node.reservations.reserve(wanted, NOW), NOW)
     world.node.freeze(NOW)
     world.node.set_usable_cpus(0, NOW, 0, world.node.cores.all)
     task = arrive(world, 1, name=wanted.name)

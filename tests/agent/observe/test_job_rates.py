@@ -78,20 +78,20 @@ class Stage:
         self.node = make_node(MACHINES[1])
         self.now = 100.0
         self.mail = MailboxState(0, 0, 0)
-        self.node.reserve(Reservation("drom-1", 1, 4, 4, 1, "malleable", 0), self.now)
+        self.node.reservations.reserve(Reservation("drom-1", 1, 4, 4, 1, "malleable", 0), self.now)
         self.node.arrive(Arrival(100, 1, 1, "drom-1", "malleable", 1), self.now)
         (self.task,) = self.node.tasks.values()
-        self.node.set_responder(self.task.slot, 100, 1)
+        self.node.grants.set_responder(self.task.slot, 100, 1)
         self.settle()
         self.rate_monitor = RateMonitor(self.node, lambda _: self.mail)
 
     def settle(self) -> None:
         """Let the program apply what it was granted."""
-        self.node.in_force({self.task.slot: self.task.epoch}, "applied", self.now)
+        self.node.grants.in_force({self.task.slot: self.task.epoch}, "applied", self.now)
 
     def order(self, cores: int) -> None:
         """Have another size ordered."""
-        self.node.order("drom-1", cores, self.now)
+        self.node.reservations.order("drom-1", cores, self.now)
 
     def look(self, progress: int) -> list[RateSample]:
         """Look a second later, when the program is so far."""
@@ -151,6 +151,6 @@ class TestPacing:
             stage.look(progress)
         assert stage.rate_monitor.rates("drom-1")
         stage.node.ended(stage.task.slot, stage.now)
-        stage.node.cancel("drom-1", stage.now)
+        stage.node.reservations.cancel("drom-1", stage.now)
         stage.look(20)
         assert stage.rate_monitor.rates("drom-1") == {}
