@@ -76,7 +76,7 @@ def _pass_ms() -> float:
     cluster, now = Cluster(load_policy("sd", WORDS), Settings()), 1000.0
     for number in range(LARGE):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "host", "boot", WIDE, 1, 0, {}, (), True, now, ())
-        cluster.hello(hello, now)
+        cluster.agents.hello(hello, now)
     user = User(os.geteuid(), os.getegid(), "bench")
     spec = Spec(command=("true",), nodes=1, time=3600, folder="/", job_class="rigid")
     jobs = [cluster.submit(spec, user, now) for _ in range(LARGE + QUEUED)]
@@ -85,10 +85,10 @@ def _pass_ms() -> float:
     for job in jobs[:PASSES]:
         now += 1
         for name in job.shares:
-            cluster.alive(name, now)
+            cluster.members.alive(name, now)
             attempt = job.attempt
-            cluster.on_message(name, say.Started(job.number, attempt, 1, now), now)
-            cluster.on_message(name, say.Ended(job.number, attempt, 0, now, 0.0, 0), now)
+            cluster.agents.on_message(name, say.Started(job.number, attempt, 1, now), now)
+            cluster.agents.on_message(name, say.Ended(job.number, attempt, 0, now, 0.0, 0), now)
         cluster.submit(spec, user, now)
         begin = time.perf_counter()
         cluster.turn(now)

@@ -69,13 +69,13 @@ def _fill_nodes(server: Server) -> None:
     cluster, now = server.cluster, time.time()
     for number in range(NODES):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "host", "boot", CORES, 1, 0, {}, (), True, now, ())
-        cluster.hello(hello, now)
+        cluster.agents.hello(hello, now)
     spec = Spec(command=("true",), nodes=1, time=7200, folder="/", job_class="rigid")
     jobs = cluster.submit_many(spec, User(os.geteuid(), os.getegid(), "bench"), now, NODES)
     cluster.turn(now)
     for job in jobs:
         for name in job.shares:
-            cluster.on_message(name, say.Started(job.number, job.attempt, 1, now), now)
+            cluster.agents.on_message(name, say.Started(job.number, job.attempt, 1, now), now)
     server.turn()
 
 

@@ -14,6 +14,7 @@ from drom.agent.execution import protocol as say
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import Job, User
+from drom.scheduler.live.cluster.placements import STARTED
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.server.store import Store
 
@@ -154,6 +155,7 @@ class FakeCluster:
 
     def open(self) -> None:
         """Begin, with what an earlier scheduler wrote down."""
+        self.warnings: list[tuple[str, dict[str, object]]] = []
         self.cluster = Cluster(self.policy, self.settings, self.store.state)
         self.cluster.restore(self.store.nodes(), self.store.living(), self.store.next_number, self.now)
 
@@ -171,7 +173,7 @@ class FakeCluster:
         """Let a node say hello."""
         node.outbox.clear()
         node.inbox.clear()
-        self.cluster.hello(node.hello(), self.now)
+        self.cluster.agents.hello(node.hello(), self.now)
         self.send()
 
     def submit(self, spec: Spec) -> Job | None:
@@ -187,30 +189,26 @@ class FakeCluster:
         """Let time pass, and do what is due."""
         self.now += seconds
         for node in self.nodes.values():
-            if node.welcome and not self.cluster.alive(node.name, self.now):
+            if node.welcome and not self.cluster.members.alive(node.name, self.now):
                 node.inbox.append(say.Who())
         self.cluster.turn(self.now)
-        while self.cluster.is_behind:
+        while self.cluster.queue.is_behind:
             self.cluster.turn(self.now)
         self.send()
 
     def send(self, *, survives: bool = True) -> None:
         """Write down what has happened, then send."""
-        cluster = self.cluster
-        nodes = cluster.unsaved_nodes.values()
-        self.store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes)
-        cluster.unsaved.clear()
-        cluster.unsaved_nodes.clear()
-        cluster.gone_nodes.clear()
-        cluster.entries.clear()
+        outbox = self.cluster.outbox
+        self.store.save(outbox)
         if survives:
-            for name, message in cluster.messages:
+            for name, message in outbox.messages:
                 self.nodes[name].inbox.append(say.to_agent(say.encode(message)))
-        cluster.messages.clear()
+        self.warnings += outbox.warnings
+        outbox.clear()
 
     def hear(self, node: FakeNode) -> None:
         """Let the scheduler hear the next message of a node."""
-        self.cluster.on_message(node.name, say.from_agent(say.encode(node.outbox.popleft())), self.now)
+        self.cluster.agents.on_message(node.name, say.from_agent(say.encode(node.outbox.popleft())), self.now)
         self.send()
 
     def release_lost(self) -> None:
@@ -261,5 +259,7 @@ class FakeCluster:
         for name, node in self.nodes.items():
             told = [job.sizes[name] for job in jobs if name in job.left and name in job.acknowledged]
             assert sum(told) <= node.cores, f"the history has {told} cores of {name}"
-            there = sorted((job for job in jobs if name in job.left), key=lambda job: job.number)
-            assert self.cluster.jobs_on(name) == there
+        nodes = self.cluster.nodes.values()
+        parts = [part for node in nodes for part in self.cluster.placements.on(node.index)]
+        there = {(part.job.number, part.node.name): part.state == STARTED for part in parts}
+        assert there == {(job.number, name): name in job.acknowledged for job in jobs for name in job.left}

@@ -33,7 +33,7 @@ def scheduler(folder: Path | None = None, settings: Settings | None = None) -> I
         about = replace(settings or Settings(), silence=1e9)
         server = Server(folder or Path(scratch), load_policy("fcfs"), about, Log(quiet=True))
         hello = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())
-        server.cluster.hello(hello, time.time())
+        server.cluster.agents.hello(hello, time.time())
         try:
             yield server
         finally:

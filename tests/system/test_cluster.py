@@ -18,7 +18,7 @@ from drom.agent import errors
 from drom.agent.control import client, keys
 from drom.scheduler.live.cli import tables
 from drom.scheduler.live.cli.commands import SERVICE
-from drom.scheduler.live.cluster.cluster import HUNG
+from drom.scheduler.live.cluster.executions import HUNG
 from drom.scheduler.live.cluster.paging import all_pages
 
 from dromlib import native

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from drom.agent.text import counted, duration
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission
+from drom.scheduler.live.cluster.executions import MOST_LOSSES
 from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
     ENDING,
@@ -19,7 +20,6 @@ from drom.scheduler.live.cluster.jobs import (
     TIMEOUT,
     how_it_ended,
 )
-from drom.scheduler.live.cluster.lifecycle import MOST_LOSSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +35,10 @@ def why(job: Job, cluster: Cluster) -> str:
         return _survives(job, cluster) or job.reason or _ended(job)
     if job.held:
         return _held(job)
-    if others := cluster.waits_for(job.number):
+    if others := cluster.queue.waits_for(job.number):
         return f"waits for {_named(others)}"
     controller = cluster.controller
-    outside = cluster.why_not(job.spec) or _outside(job, cluster)
+    outside = cluster.queue.why_not(job.spec) or _outside(job, cluster)
     if why_not := outside or (controller and controller.fault_of(job.number)):
         return why_not
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
@@ -48,9 +48,9 @@ def why(job: Job, cluster: Cluster) -> str:
 
 def _outside(job: Job, cluster: Cluster) -> str:
     """Return why a job was not submitted to the policy, if its user may not run more jobs; empty if it was."""
-    if not cluster.turns.waits(job):
+    if not cluster.queue.turns.waits(job):
         return ""
-    inside = cluster.turns.inside(job.user)
+    inside = cluster.queue.turns.inside(job.user)
     waiting = [number for number in inside if cluster.jobs[number].state == PENDING]
     goes = "goes" if len(waiting) == 1 else "go"
     why = f"{_named(waiting)} of the same user {goes} first" if waiting else "has as many"
@@ -59,7 +59,11 @@ def _outside(job: Job, cluster: Cluster) -> str:
 
 def _survives(job: Job, cluster: Cluster) -> str:
     """Return on which nodes a job does not end although it was killed; empty if it does."""
-    return f"it was killed and does not end on {', '.join(job.left)}" if job.number in cluster.survivors.jobs else ""
+    return (
+        f"it was killed and does not end on {', '.join(job.left)}"
+        if job.number in cluster.executions.survivors.jobs
+        else ""
+    )
 
 
 def _ended(job: Job) -> str:
@@ -186,7 +190,7 @@ def _share(job: Job, cluster: Cluster) -> list[str]:
 def _room(job: Job, cluster: Cluster) -> str:
     """Return a sentence with the number of nodes that a job needs, and of those that it could have now."""
     mine = admission.hosts(job.spec, cluster.nodes.values())
-    free = sum(node.state == "up" and not cluster.jobs_on(node.name) for node in mine)
+    free = sum(node.state == "up" and not cluster.placements.on(node.index) for node in mine)
     where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
     away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
     unable = sum(node.state == "busy" for node in mine)
@@ -220,7 +224,7 @@ def _ending(job: Job, cluster: Cluster) -> str:
         ends = f"It is to end, as {job.reason.removesuffix('.')}"
     else:
         ends = "Its own program has ended"
-    if job.number in cluster.survivors.jobs:
+    if job.number in cluster.executions.survivors.jobs:
         hangs = "a process of it may hang in the kernel, for example on a file system that is gone"
         survives = "it was killed and does not end, and has its cores until it does"
         return f"{ends}: {survives}. See its agents' logs: {hangs}."
@@ -235,11 +239,12 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     if job.state == STARTING:
         waits = cluster.dispatch.waiting_for(job.number)
         said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")
-    others = sorted({other.number for name in job.left for other in cluster.jobs_on(name)} - {job.number})
+    nodes = [part.node for part in cluster.placements.of(job.number)]
+    others = sorted({other.job.number for node in nodes for other in cluster.placements.on(node.index)} - {job.number})
     shrunk = any(cores < total for cores in job.shares.values())
     if shrunk and others:
         said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
-    said += _measured(cluster.known_rates(job.number), total)
+    said += _measured(cluster.executions.known_rates(job.number), total)
     if job.started is not None:
         left = job.started + job.limit - now
         said.append(f"It may take {duration(max(0.0, left))} more.")

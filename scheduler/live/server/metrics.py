@@ -98,11 +98,11 @@ class ClusterCollector:
         held = GaugeMetricFamily("drom_scheduler_node_cores_held", "Cores that jobs may hold.", labels=["node"])
         for node in cluster.nodes.values():
             total.add_metric([node.name], node.cores)
-            held.add_metric([node.name], cluster.dispatch.held(node.index))
+            held.add_metric([node.name], cluster.placements.held(node.index))
         stuck = GaugeMetricFamily("drom_scheduler_stuck", "1 while the queue cannot be written, and nothing begins.")
         stuck.add_metric([], self._counts.stuck)
         survivors = GaugeMetricFamily("drom_scheduler_unkillable_jobs", "Jobs that were killed and do not end.")
-        survivors.add_metric([], len(cluster.survivors.jobs))
+        survivors.add_metric([], len(cluster.executions.survivors.jobs))
         yield from (total, held, stuck, survivors)
         yield from self._running()
 

@@ -256,10 +256,9 @@ class Server:
 
     def _cluster(self, policy: Policy) -> Cluster:
         """Return a cluster without jobs, with the stored usage of users if they have shares."""
-        cluster = Cluster(policy, self._settings, self._past)
-        if self._settings.half_life:
-            cluster.usage = self._store.usage(self._settings.half_life)
-        return cluster
+        half_life = self._settings.half_life
+        usage = self._store.usage(half_life) if half_life else None
+        return Cluster(policy, self._settings, self._past, usage)
 
     def _restored(self) -> Cluster:
         """Return the cluster as it is stored in the queue."""
@@ -291,13 +290,12 @@ class Server:
 
         After a failure it is not tried again within `RETRY`, unless it is `urgent`.
         """
-        cluster = self.cluster
+        outbox = self.cluster.outbox
         if self._stuck > time.monotonic() and not urgent:
             return False
         try:
-            if cluster.unsaved or cluster.entries or cluster.unsaved_nodes or cluster.gone_nodes:
-                nodes = cluster.unsaved_nodes.values()
-                self._store.write(cluster.unsaved.values(), nodes, cluster.entries, cluster.gone_nodes, cluster.usage)
+            if outbox.has_changes:
+                self._store.save(outbox, self.cluster.usage)
             elif self._stuck:
                 self._store.try_writing()
         except UnwritableError as error:
@@ -306,17 +304,13 @@ class Server:
         if self._stuck:
             self._log("queue_unstuck")
         self._stuck, self.counts.stuck = 0.0, False
-        self.counts.take(cluster.entries)
-        for entry in cluster.entries:
+        self.counts.take(outbox.entries)
+        for entry in outbox.entries:
             self._log(f"job_{entry.what}", job=entry.job, **entry.detail)
-        for event, fields in cluster.warnings:
+        for event, fields in outbox.warnings:
             self._log(event, **fields)
-        cluster.unsaved.clear()
-        cluster.unsaved_nodes.clear()
-        cluster.gone_nodes.clear()
-        cluster.entries.clear()
-        cluster.warnings.clear()
-        messages, cluster.messages = cluster.messages, []
+        messages = list(outbox.messages)
+        outbox.clear()
         for name, message in messages:
             self._desk.send(name, message)
         return True
@@ -377,16 +371,16 @@ class Server:
             self._welcome(said.peer, message, said.why_not(message.node))
             return
         name = self._desk.name_of(said.peer)
-        known = name is not None and self.cluster.alive(name, now)
+        known = name is not None and self.cluster.members.alive(name, now)
         if name is None or not known:
             self._desk.answer(said.peer, say.Who())
         else:
-            self.cluster.on_message(name, message, now)
+            self.cluster.agents.on_message(name, message, now)
 
     def _welcome(self, peer: Peer, message: say.Hello, why_not: str) -> None:
         try:
             self._check_seat(peer, message, why_not)
-            self.cluster.hello(message, self._clock())
+            self.cluster.agents.hello(message, self._clock())
         except SchedulerError as error:
             self._desk.reject(peer, message.node, str(error))
         else:
@@ -516,9 +510,9 @@ class Server:
             raise ControlError(msg)
         with self._written(user):
             if order.get("forget") is True:
-                self.cluster.forget_node(order["node"])
+                self.cluster.members.forget(order["node"])
             else:
-                self.cluster.drain(order["node"], reason)
+                self.cluster.members.drain(order["node"], reason)
         node = self.cluster.nodes.get(order["node"])
         rows = [self._node(node)] if node else []
         return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "nodes": rows}
@@ -578,7 +572,7 @@ class Server:
         history = [entry._asdict() for entry in self._store.history(number, number)]
         said = explain.explain(job, self.cluster, now)
         spec = visible(job.spec, whole=user.uid == job.user.uid or is_operator(user))
-        rates = self.cluster.known_rates(number)
+        rates = self.cluster.executions.known_rates(number)
         return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
 
     def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
@@ -638,7 +632,8 @@ class Server:
         return {"schema_version": SCHEMA_VERSION, "time": self._clock(), "nodes": rows, "after": more}
 
     def _node(self, node: Node) -> dict[str, Any]:
-        return node.to_json() | {"jobs": {job.number: job.shares[node.name] for job in self.cluster.jobs_on(node.name)}}
+        jobs = [part.job for part in self.cluster.placements.on(node.index)]
+        return node.to_json() | {"jobs": {job.number: job.shares[node.name] for job in jobs}}
 
 
 def _index(node: Node) -> int:

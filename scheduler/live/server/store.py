@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from drom.scheduler.live.cluster.fair_share import Usage
     from drom.scheduler.live.cluster.jobs import Entry, Job, Node
+    from drom.scheduler.live.cluster.outbox import Outbox
     from drom.scheduler.live.cluster.spec import Spec
 
 _Written = TypeVar("_Written")
@@ -166,6 +167,12 @@ class Store:
         self._opened.close()
 
     # --- writing --------------------------------------------------------------------------------------------------
+
+    def save(self, outbox: Outbox, usage: Usage | None = None) -> None:
+        """Store all changes in an outbox, and the usage of users. Raises as `write`."""
+        nodes = [node for node in outbox.nodes.values() if node]
+        gone = [name for name, node in outbox.nodes.items() if node is None]
+        self.write(outbox.jobs.values(), nodes, outbox.entries, gone, usage)
 
     def write(
         self,

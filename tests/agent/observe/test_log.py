@@ -27,6 +27,7 @@ SAYS = frozenset(
         "_log_reason",
         "_tell",
         "_warn",
+        "warn",
         "user_event",
         "_visited",
         "_changed",
@@ -185,7 +186,7 @@ def _events_written() -> dict[str, str]:
                 at = f"{path.relative_to(ROOT)}:{node.lineno}"
                 if name in SAYS or (name == "_record" and len(node.args) == 2):
                     found |= {event: at for arg in node.args[:2] for event in _constants(arg)}
-                elif name == "_record" and len(node.args) == 3:  # of a job's history
+                elif name == "record" and len(node.args) == 3:  # of a job's history
                     found |= {f"job_{what}": at for what in _constants(node.args[2])}
     return found
 

@@ -124,7 +124,7 @@ class Emulation:
         """Simulate all jobs; return a scheduler's answer to `history`, with the jobs in `made`."""
         for number in range(NODES.nodes):
             name = f"n{number}"
-            self._cluster.hello(
+            self._cluster.agents.hello(
                 say.Hello(say.PROTOCOL, "1", name, name, name, NODES.cores, 1, 0, {}, (), True, 0.0, ()), 0.0
             )
         for made in self._made:
@@ -147,7 +147,7 @@ class Emulation:
         for program in self._programs.values():
             paces = tuple(program.measure(self._now))
             if paces:
-                self._cluster.on_message(
+                self._cluster.agents.on_message(
                     program.job.launcher, say.Alive(program.job.launcher, self._now, paces), self._now
                 )
 
@@ -165,28 +165,29 @@ class Emulation:
 
     def _end(self, node: str, number: int, attempt: int, status: int) -> None:
         self._programs.pop(number, None)
-        self._cluster.on_message(node, say.Ended(number, attempt, status, self._now, 0.0, 0), self._now)
+        self._cluster.agents.on_message(node, say.Ended(number, attempt, status, self._now, 0.0, 0), self._now)
 
     def _settle(self) -> None:
         """Exchange messages between scheduler and nodes until none is left."""
         self._turn()
-        while self._cluster.messages:
-            messages, self._cluster.messages = self._cluster.messages, []
+        outbox = self._cluster.outbox
+        while outbox.messages:
+            messages, outbox.messages = outbox.messages, []
             for node, message in messages:
                 self._hear(node, message)
             self._turn()
 
     def _turn(self) -> None:
-        cluster = self._cluster
-        cluster.turn(self._now)
-        self._entries += copy.deepcopy([entry._asdict() for entry in cluster.entries])  # shares change later
-        cluster.entries.clear()
-        cluster.unsaved.clear()
+        outbox = self._cluster.outbox
+        self._cluster.turn(self._now)
+        self._entries += copy.deepcopy([entry._asdict() for entry in outbox.entries])  # shares change later
+        outbox.entries.clear()
+        outbox.jobs.clear()
 
     def _hear(self, node: str, message: say.ToAgent) -> None:
         if isinstance(message, say.Start):
             job = self._cluster.jobs[message.job]
-            self._cluster.on_message(node, say.Started(message.job, message.attempt, 1, self._now), self._now)
+            self._cluster.agents.on_message(node, say.Started(message.job, message.attempt, 1, self._now), self._now)
             if job.started is not None:
                 program = _Program(job, self._made[message.job - 1], self._curves, self._now)
                 self._programs[job.number] = program
@@ -195,7 +196,7 @@ class Emulation:
             if resized := self._programs.get(message.job):
                 resized.resize(node, message.cores, self._now)
                 self._expect(resized)
-            self._cluster.on_message(node, say.Resized(message.job, message.attempt, message.cores), self._now)
+            self._cluster.agents.on_message(node, say.Resized(message.job, message.attempt, message.cores), self._now)
         elif isinstance(message, say.Signal):
             self._end(node, message.job, message.attempt, -message.signal)
 

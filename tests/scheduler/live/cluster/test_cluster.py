@@ -18,9 +18,10 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, explain, survivors
-from drom.scheduler.live.cluster.dispatch import LONGEST_PAUSE
+from drom.scheduler.live.cluster.executions import MOST_LOSSES, SOON
+from drom.scheduler.live.cluster.job_queue import STEPS
 from drom.scheduler.live.cluster.jobs import FINAL
-from drom.scheduler.live.cluster.lifecycle import MOST_LOSSES, SOON, STEPS
+from drom.scheduler.live.cluster.placements import LONGEST_PAUSE
 from drom.scheduler.live.cluster.spec import Dependency, Spec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -138,7 +139,7 @@ def test_jobs_outlast_all_nodes(tmp_path: Path, cores: int, state: str) -> None:
     here.nodes.pop("n0")
     here.turn(GIVING_UP.silence + 1)
     here.turn(GIVING_UP.give_up + 1)
-    here.cluster.forget_node("n0")
+    here.cluster.members.forget("n0")
     here.send()
     here.crash()
     job = here.cluster.jobs[job.number]
@@ -173,7 +174,7 @@ def test_only_nodes_that_a_job_may_be_on_are_told_as_free(tmp_path: Path) -> Non
 
     said = explain.explain(waits, here.cluster, here.now)
     assert "It needs 1 node; 0 of the 1 that have what it asks for are free." in said
-    here.cluster.drain("n0", "dust")
+    here.cluster.members.drain("n0", "dust")
     said = explain.explain(any_two, here.cluster, here.now)
     assert "It needs 2 nodes; 1 is free, 1 drained, silent or down." in said
     here.store.close()
@@ -237,9 +238,9 @@ def test_a_start_is_not_expected_once_that_has_become_false(tmp_path: Path) -> N
     assert (guest.state, host.limit) == ("running", 660)
     planned[controller.world.queue[:2]] = started + 600, started + 630
     assert expected() == [started + 660, None]
-    here.cluster.drain("n0", "dust")
+    here.cluster.members.drain("n0", "dust")
     assert expected() == [None, None]
-    here.cluster.drain("n0", "")
+    here.cluster.members.drain("n0", "")
     here.now = started + 661.0
     assert expected() == [None, None]
     here.store.close()
@@ -379,8 +380,8 @@ def test_submissions_are_taken_back_together(tmp_path: Path) -> None:
 
     here.cluster.discard(many)
 
-    assert here.cluster.jobs == here.cluster.unsaved == {kept.number: kept}
-    assert [entry.job for entry in here.cluster.entries] == [kept.number]
+    assert here.cluster.jobs == here.cluster.outbox.jobs == {kept.number: kept}
+    assert [entry.job for entry in here.cluster.outbox.entries] == [kept.number]
     assert here.cluster.submit(spec(), ANN, 1.0).number == many[0].number
     here.store.close()
 
@@ -416,7 +417,7 @@ def test_what_follows_for_many_jobs_takes_several_turns(tmp_path: Path) -> None:
     here.settle()
     here.cluster.cancel(first.number, here.now, "cancelled by ann")
     turns = 0
-    while here.cluster.is_behind:
+    while here.cluster.queue.is_behind:
         assert sum(job.state == "cancelled" for job in doomed) == STEPS * (1 + turns)
         assert here.cluster.next_look() == 0.0
         here.cluster.turn(here.now)
@@ -427,8 +428,8 @@ def test_what_follows_for_many_jobs_takes_several_turns(tmp_path: Path) -> None:
     here.send()
     here.nodes["n0"].end((second.number, 1), 0)
     here.settle()
-    assert not here.cluster.is_behind
-    assert not any(here.cluster.waits_for(job.number) for job in others)
+    assert not here.cluster.queue.is_behind
+    assert not any(here.cluster.queue.waits_for(job.number) for job in others)
     here.store.close()
 
 
@@ -443,13 +444,13 @@ def test_who_waits_for_many_is_looked_at_for_the_one_that_changed(tmp_path: Path
     )
     assert collects
     past: list[int] = []
-    here.cluster._past = past.append
+    here.cluster.state.past = past.append
     for number in range(1, 21):
-        assert here.cluster.waits_for(collects.number) == list(range(number, 21))
+        assert here.cluster.queue.waits_for(collects.number) == list(range(number, 21))
         here.settle()
-        here.cluster.on_message("n0", say.Ended(number, 1, 0, here.now, 0.0, 0), here.now)
+        here.cluster.agents.on_message("n0", say.Ended(number, 1, 0, here.now, 0.0, 0), here.now)
         here.nodes["n0"].known.clear()
-        assert set(here.cluster.unsaved) == {number}
+        assert set(here.cluster.outbox.jobs) == {number}
         here.send()
         here.cluster.forget_final(0)
     here.settle()
@@ -563,7 +564,9 @@ def test_what_agents_measure_counts_where_all_nodes_are_as_large(tmp_path: Path)
         for _ in range(3):
             here.nodes[name].outbox.append(say.Alive(name, 0.0, paces))
             here.hear(here.nodes[name])
-        return here.cluster.rates[mate.number].known() if mate.number in here.cluster.rates else {}
+        return (
+            here.cluster.executions.rates[mate.number].known() if mate.number in here.cluster.executions.rates else {}
+        )
 
     for strange in (say.Pace(9, 1, 4, 1.0, 5), say.Pace(1, 2, 4, 1.0, 5), say.Pace(1, 1, 2, 1.0, 5)):
         assert tell("n0", strange) == {}
@@ -581,7 +584,7 @@ def test_what_agents_measure_counts_where_all_nodes_are_as_large(tmp_path: Path)
     assert controller
     assert controller.world.rates[0].tolist() == [0, 0, 600_000_000, 0, 1_000_000_000]
     here.settle(ends=True)
-    assert here.cluster.rates == {}
+    assert here.cluster.executions.rates == {}
     here.store.close()
 
 
@@ -602,7 +605,7 @@ def test_a_mate_is_not_asked_for_room_while_one_of_its_nodes_is_away(tmp_path: P
     assert guest
     here.turn()
 
-    assert here.cluster.warnings == []
+    assert here.warnings == []
     assert here.cluster.jobs[mate.number].shares == {"n0": 4, "n1": 4}
 
     here.settle()
@@ -899,8 +902,8 @@ def test_a_busy_node_is_as_good_as_any_for_the_next_scheduler(tmp_path: Path) ->
     here.turn()
     assert here.nodes["n0"].refuse()
     here.hear(here.nodes["n0"])
-    here.cluster.drain("n0", "dust")
-    here.cluster.drain("n0", "")
+    here.cluster.members.drain("n0", "dust")
+    here.cluster.members.drain("n0", "")
     here.send()
     assert here.cluster.nodes["n0"].state == "busy"
     here.crash()
@@ -1287,16 +1290,16 @@ def test_a_node_that_is_down_may_be_forgotten(tmp_path: Path) -> None:
     assert job
     here.settle()
     with pytest.raises(SchedulerError, match=r"^node n1 is up: stop its agent, "):
-        here.cluster.forget_node("n1")
+        here.cluster.members.forget("n1")
     with pytest.raises(SchedulerError, match=r"^there is no node n9: see drom nodes\.$"):
-        here.cluster.forget_node("n9")
+        here.cluster.members.forget("n9")
     here.nodes["n1"].welcome = False
     here.turn(GIVING_UP.silence + 1)
     here.turn(GIVING_UP.give_up + 1)
     with pytest.raises(
         SchedulerError, match=r"^node n1 has job 1, which has not left its other nodes yet: try again\.$"
     ):
-        here.cluster.forget_node("n1")
+        here.cluster.members.forget("n1")
     gone = here.nodes.pop("n1")
     here.settle()
     assert job.state == "node_fail"
@@ -1306,7 +1309,7 @@ def test_a_node_that_is_down_may_be_forgotten(tmp_path: Path) -> None:
     assert explain.why(waits, here.cluster) == "1 of its nodes is drained, silent or down"
     here.cluster.cancel(waits.number, here.now, "cancelled by ann")
 
-    here.cluster.forget_node("n1")
+    here.cluster.members.forget("n1")
     here.send()
     assert here.submit(spec(3)) is None
     here.crash()
@@ -1332,7 +1335,7 @@ def test_a_name_that_lists_of_hosts_cannot_have_is_refused(tmp_path: Path, name:
     """What it would be read as is another node."""
     here = FakeCluster(tmp_path, load_policy("easy"), 1)
     with pytest.raises(SchedulerError, match=r" is not a name of a node: set one of letters, digits, \. _ and - with "):
-        here.cluster.hello(replace(here.nodes["n0"].hello(), node=name), 1.0)
+        here.cluster.agents.hello(replace(here.nodes["n0"].hello(), node=name), 1.0)
 
     assert here.cluster.nodes == {}
     here.store.close()
@@ -1504,7 +1507,7 @@ def test_a_job_that_the_policy_places_wrongly_waits_and_says_why(tmp_path: Path)
     here.settle()
     assert (wrong.state, free.state) == ("pending", "running")
     assert explain.why(wrong, here.cluster) == "policy half starts a job on nodes that have no room for it"
-    assert [event for event, _ in here.cluster.warnings if event == "policy_fault"] == ["policy_fault"]
+    assert [event for event, _ in here.warnings if event == "policy_fault"] == ["policy_fault"]
 
     here.settle(ends=False)
     here.cluster.cancel(wrong.number, here.now, "cancelled by ann")
@@ -1560,5 +1563,5 @@ def test_the_next_scheduler_finds_a_job_that_survives_sigkill(tmp_path: Path) ->
     here.join(here.nodes["n0"])
     here.nodes["n0"].inbox.clear()
     here.turn(here.cluster.settings.kill_wait + survivors.PATIENCE)
-    assert here.cluster.survivors.jobs == {hangs.number}
+    assert here.cluster.executions.survivors.jobs == {hangs.number}
     here.store.close()

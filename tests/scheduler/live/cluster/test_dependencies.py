@@ -29,16 +29,16 @@ def test_what_many_jobs_wait_for_is_kept_once() -> None:
             numbers = submit(server, MOST_AT_ONCE, after=after)
         assert taken.peak < 10 << 20
         more = submit(server, MOST_AT_ONCE, after=after)
-        assert len(server.cluster._dependencies._waits) == 2
-        assert server.cluster.waits_for(numbers[7]) == server.cluster.waits_for(more[-1]) == others
+        assert len(server.cluster.queue.dependencies._waits) == 2
+        assert server.cluster.queue.waits_for(numbers[7]) == server.cluster.queue.waits_for(more[-1]) == others
         for number in others[:-1]:
             server._answer({"order": "cancel", "job": number}, ROOT)
-        assert server.cluster.waits_for(numbers[7]) == others[-1:]
+        assert server.cluster.queue.waits_for(numbers[7]) == others[-1:]
         server._answer({"order": "cancel", "job": numbers[7]}, ROOT)
         server._answer({"order": "cancel", "job": others[-1]}, ROOT)
-        assert server.cluster.waits_for(more[-1]) == []
-        assert not server.cluster._dependencies._waits
-        assert not server.cluster._dependencies._dependents
+        assert server.cluster.queue.waits_for(more[-1]) == []
+        assert not server.cluster.queue.dependencies._waits
+        assert not server.cluster.queue.dependencies._dependents
 
 
 def test_what_becomes_of_jobs_that_wait_in_vain() -> None:
@@ -49,8 +49,8 @@ def test_what_becomes_of_jobs_that_wait_in_vain() -> None:
         (third,) = submit(server, after=tuple(Dependency("afterok", number) for number in second))
         server._answer({"order": "cancel", "job": first}, ROOT)
         assert {server.cluster.jobs[number].state for number in (*second, third)} == {"cancelled"}
-        assert not server.cluster._dependencies._waits
-        assert not server.cluster._dependencies._dependents
+        assert not server.cluster.queue.dependencies._waits
+        assert not server.cluster.queue.dependencies._dependents
 
 
 def test_a_queue_with_longer_lists_than_are_taken_now_is_loaded(tmp_path: Path) -> None:
@@ -62,6 +62,6 @@ def test_a_queue_with_longer_lists_than_are_taken_now_is_loaded(tmp_path: Path) 
         store.write([Job(number, HELD, user, 1.0, PENDING, held=True) for number in range(1, 12_001)], [], [])
         store.write([Job(number, spec, user, 1.0, PENDING, held=True) for number in range(12_001, 13_001)], [], [])
     with scheduler(tmp_path) as server:
-        assert len(server.cluster.waits_for(13_000)) == 12_000
+        assert len(server.cluster.queue.waits_for(13_000)) == 12_000
         told = server._answer({"order": "job", "job": 13_000}, ROOT)
         assert told["reason"] == "held: release it with drom hold --release 13000"

@@ -3,43 +3,75 @@
 
 from __future__ import annotations
 
+import pytest
 from drom.scheduler.live.cluster.dispatch import Dispatch, Resize, Start
+from drom.scheduler.live.cluster.jobs import Job, Node, User
+from drom.scheduler.live.cluster.placements import ASKED, Placements
+from drom.scheduler.live.cluster.spec import Spec
+
+NODE, CORES = Node("n0", 0, 4), 4
 
 
-def test_an_answer_is_to_one_order_only() -> None:
+class Stage:
+    """A node of four cores that job 1 holds."""
+
+    def __init__(self) -> None:
+        self.placements = Placements()
+        self.dispatch = Dispatch(self.placements, CORES)
+        mate = job(1)
+        mate.shares = {NODE.name: CORES}
+        self.placements.restore(mate, [NODE], ASKED)
+        (self.mate,) = self.placements.of(1)
+
+    def guest(self, number: int) -> Job:
+        """Place a job that waits for two cores."""
+        guest = job(number)
+        self.placements.place(guest, [(NODE, 2)])
+        return guest
+
+
+def job(number: int) -> Job:
+    """Return a job that waits."""
+    return Job(number, Spec(("true",), folder="/"), User(0, 0, "root"), 0.0)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Return a node that a job holds."""
+    return Stage()
+
+
+def test_an_answer_is_to_one_order_only(stage: Stage) -> None:
     """A size is not ordered anew while an order of it is under way: answers do not say to which they are."""
-    dispatch = Dispatch(4)
-    dispatch.holds(0, 1, 4)
-    dispatch.place(2, {0: 2})
-    dispatch.want(0, {1: 2, 2: 2})
-    assert dispatch.orders(0.0) == [Resize(0, 1, 2)]
-    dispatch.unplace(2)
-    dispatch.want(0, {1: 4})
-    assert dispatch.orders(0.0) == [Resize(0, 1, 4)]
-    dispatch.place(3, {0: 2})
-    dispatch.want(0, {1: 2, 3: 2})
+    dispatch, mate = stage.dispatch, stage.mate
+    guest = stage.guest(2)
+    stage.placements.plan(0, {1: 2, 2: 2})
+    assert dispatch.orders(0.0) == [Resize(mate, 2)]
+    stage.placements.clear(guest)
+    stage.placements.plan(0, {1: 4})
+    assert dispatch.orders(0.0) == [Resize(mate, 4)]
+    stage.guest(3)
+    stage.placements.plan(0, {1: 2, 3: 2})
     assert dispatch.orders(0.0) == []
 
-    dispatch.applied(0, 1, 2)
-    assert dispatch.orders(0.0) == [Resize(0, 1, 2)]
-    dispatch.applied(0, 1, 4)
-    assert (dispatch.held(0), dispatch.orders(0.0)) == (4, [])
-    dispatch.applied(0, 1, 2)
-    assert dispatch.orders(0.0) == [Start(3, {0: 2})]
+    stage.placements.resized(mate, 2)
+    assert dispatch.orders(0.0) == [Resize(mate, 2)]
+    stage.placements.resized(mate, 4)
+    assert (stage.placements.held(0), dispatch.orders(0.0)) == (4, [])
+    stage.placements.resized(mate, 2)
+    assert dispatch.orders(0.0) == [Start(3)]
+    assert [(part.state, part.held) for part in stage.placements.of(3)] == [(ASKED, 2)]
 
 
-def test_an_answer_to_a_later_order_is_one_to_all_before() -> None:
+def test_an_answer_to_a_later_order_is_one_to_all_before(stage: Stage) -> None:
     """A newer order takes the place of one that is not answered yet."""
-    dispatch = Dispatch(4)
-    dispatch.holds(0, 1, 4)
+    dispatch, mate = stage.dispatch, stage.mate
     for cores in (2, 3):
-        dispatch.want(0, {1: cores})
-        assert dispatch.orders(0.0) == [Resize(0, 1, cores)]
+        stage.placements.plan(0, {1: cores})
+        assert dispatch.orders(0.0) == [Resize(mate, cores)]
 
-    dispatch.applied(0, 1, 3)
+    stage.placements.resized(mate, 3)
 
-    share = dispatch.share(0, 1)
-    assert share
-    assert (share.confirmed, share.ordered) == (3, [])
-    dispatch.want(0, {1: 2})
-    assert dispatch.orders(0.0) == [Resize(0, 1, 2)]
+    assert (mate.confirmed, mate.ordered) == (3, [])
+    stage.placements.plan(0, {1: 2})
+    assert dispatch.orders(0.0) == [Resize(mate, 2)]

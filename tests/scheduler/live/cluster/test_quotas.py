@@ -55,7 +55,7 @@ def serve() -> Iterator[Callable[..., Server]]:
             settings = replace(settings, silence=1e9)
             found = Server(Path(folder), load_policy("fcfs"), settings, Log(quiet=True))
             made.append(found)
-            found.cluster.hello(hello("n1", jobs), time.time())
+            found.cluster.agents.hello(hello("n1", jobs), time.time())
             return found
 
         yield make
@@ -257,19 +257,19 @@ def test_root_cancels_on_a_full_disk(tiny: Path) -> None:
 def test_a_user_runs_only_so_many_jobs_at_once(serve: Callable[..., Server]) -> None:
     """The others wait outside in the order of the queue, and start when one has ended; root's are not counted."""
     server = serve(Settings(max_running=1))
-    server.cluster.hello(hello("n2"), time.time())
+    server.cluster.agents.hello(hello("n2"), time.time())
     first, second = submit(server, OTHER, 2)
     (better,) = submit(server, ROOT, priority=1, hold=True)
     server.turn()
     assert [server.cluster.jobs[number].state for number in (first, second)] == ["starting", "pending"]
     told = server._answer({"order": "job", "job": second}, OTHER)
     assert told["explanation"] == ["It waits: user nobody may run 1 job at once here, and has as many."]
-    server.cluster.on_message("n1", say.Started(first, 1, 7, time.time()), time.time())
+    server.cluster.agents.on_message("n1", say.Started(first, 1, 7, time.time()), time.time())
     server._answer({"order": "hold", "job": second, "held": True}, OTHER)
     server._answer({"order": "hold", "job": second, "held": False}, OTHER)
     server.turn()
     assert server.cluster.jobs[second].state == "pending"
-    server.cluster.on_message("n1", say.Ended(first, 1, 0, time.time(), 0.0, 0), time.time())
+    server.cluster.agents.on_message("n1", say.Ended(first, 1, 0, time.time(), 0.0, 0), time.time())
     server.turn()
     assert [server.cluster.jobs[number].state for number in (first, second)] == ["completed", "starting"]
     server._answer({"order": "hold", "job": better, "held": False}, ROOT)
@@ -280,7 +280,7 @@ def test_a_user_runs_only_so_many_jobs_at_once(serve: Callable[..., Server]) -> 
 def test_a_user_without_a_running_job_is_told_which_of_his_jobs_goes_first(serve: Callable[..., Server]) -> None:
     """A job that only waits for nodes is not counted among those that run."""
     server = serve(Settings(max_running=1))
-    server.cluster.hello(hello("n2"), time.time())
+    server.cluster.agents.hello(hello("n2"), time.time())
     (other,) = submit(server, ROOT)
     server.turn()
     first, second = *submit(server, OTHER, nodes=2), *submit(server, OTHER)
@@ -299,7 +299,7 @@ def test_users_have_equal_shares(serve: Callable[..., Server], monkeypatch: pyte
     monkeypatch.setattr(server, "_clock", lambda: now)
     running, *mine = submit(server, ROOT, 4, time=3600)
     server.turn()
-    server.cluster.on_message("n1", say.Started(running, 1, 7, now), now)
+    server.cluster.agents.on_message("n1", say.Started(running, 1, 7, now), now)
     (other,) = submit(server, OTHER, time=3600)
     server.turn()
     controller = server.cluster.controller

@@ -52,7 +52,9 @@ def server() -> Iterator[Server]:
     with TemporaryDirectory(dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("drom.scheduler.live.server.server.RETRY", 0.0)
         with closing(Server(Path(folder), load_policy("fcfs"), Settings(), Log(quiet=True))) as found:
-            found.cluster.hello(say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
+            found.cluster.agents.hello(
+                say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0
+            )
             yield found
 
 
@@ -189,8 +191,7 @@ def test_a_fault_of_ours_ends_no_scheduler(
             server._answer(many, me)
     assert str(told.value) == FAULT
     assert list(server.cluster.jobs) == kept
-    assert not server.cluster.unsaved
-    assert not server.cluster.entries
+    assert not server.cluster.outbox.has_changes
     assert re.search(
         r" level=err event=fault part=order error=\"OverflowError: as large\" at=\"scheduler/live/.*\" order=submit\n",
         capsys.readouterr().err,
@@ -342,7 +343,7 @@ def test_nodes_are_told_in_pages_with_their_jobs(server: Server, monkeypatch: py
     now = server._clock()
     for number in range(1, 30):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "n", "b", 4, 1, 0, {}, (), False, now, ())
-        server.cluster.hello(hello, now)
+        server.cluster.agents.hello(hello, now)
     me = caller.Caller(os.getpid(), os.getuid())
     (job,) = submit(server, os.getuid())["jobs"]
     server._answer({"order": "hold", "job": job, "held": False}, me)
@@ -370,7 +371,7 @@ def test_whether_jobs_may_share_is_found_out_once_for_all_of_a_submission(
     order = {"order": "submit", "jobs": [Spec(command=("true",), folder="/").to_json()], "count": 100}
     server._answer(order, me)
     assert len(asked) == 1
-    server.cluster.hello(say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
+    server.cluster.agents.hello(say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0)
     server._answer(order, me)
     assert len(asked) == 2
 

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on nodes: they are placed, started, resized and ended, and are done once they have left all nodes. Pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from drom.agent.execution import protocol as say
+from drom.scheduler.live.cluster.dispatch import Resize, Start
+from drom.scheduler.live.cluster.jobs import (
+    ENDING,
+    FAILED,
+    NODE_FAIL,
+    PENDING,
+    REQUEUE,
+    RUNNING,
+    STARTING,
+    TIMEOUT,
+    Job,
+)
+from drom.scheduler.live.cluster.launch import start_of
+from drom.scheduler.live.cluster.placements import ABSENT, ASKED, STARTED, UNSURE, Placement
+from drom.scheduler.live.cluster.survivors import Survivors
+
+if TYPE_CHECKING:
+    from drom.agent.observe.rates import Rates
+    from drom.scheduler.live.cluster.controller import Controller, Fault
+    from drom.scheduler.live.cluster.job_queue import JobQueue
+    from drom.scheduler.live.cluster.state import ClusterState
+
+
+SOON = 600.0
+"""Seconds after a job's start within which a loss counts."""
+MOST_LOSSES = 5
+"""Losses soon after its start after which a job is held: it may have caused them itself."""
+HUNG = "its program had not begun by then: check that another process opens the pipes in --input, --output and --error"
+
+
+class Executions:
+    """The jobs that are on nodes. Those that are lost return to `queue`."""
+
+    def __init__(self, state: ClusterState, queue: JobQueue) -> None:
+        self._state = state
+        self._queue = queue
+        self._outbox = state.outbox
+        self._placements = state.placements
+        self.survivors = Survivors(state.settings.kill_wait)
+        self.rates: dict[int, Rates] = {}
+        """The measured rates of running jobs, by job, as far as this scheduler has received them."""
+        self._faults: list[Fault] = []
+        """Decisions of the policy that could not be carried out and that were reported in the log."""
+
+    def known_rates(self, number: int) -> dict[int, float]:
+        """Return the measured work per second of a running job, by its cores on each node, as far as it is known."""
+        return self.rates[number].known() if number in self.rates else {}
+
+    # --- the policy's decisions -----------------------------------------------------------------------------------
+
+    def follow_policy(self, controller: Controller, now: float) -> None:
+        """Call the policy if it is due, and give the orders that follow from its decisions."""
+        for number in controller.turn(int(now)):
+            self._place(self._state.jobs[number], controller, now)
+        self._end_late(controller, now)
+        self._warn_of_faults(controller)
+        for index, residents in controller.changes().items():
+            self._placements.plan(index, residents)
+            for number, cores in residents.items():
+                job, name = self._state.jobs[number], self._state.node_at[index].name
+                if job.shares.get(name, cores) != cores:
+                    job.shares[name] = cores
+                    self._note_limit(job, controller.limit(number), now)
+                    self._outbox.save(job)
+        self._give_orders(now)
+
+    def _place(self, job: Job, controller: Controller, now: float) -> None:
+        """Record where the policy has placed a job, before any node is asked to start it."""
+        indices = controller.nodes_of(job.number)
+        cores = [(self._state.node_at[index], controller.cores_on(job.number, index)) for index in indices]
+        job.shares = {node.name: amount for node, amount in cores}
+        job.state, job.attempt, job.reason = STARTING, job.attempt + 1, ""
+        self._placements.place(job, cores)
+        job.sizes, job.over = dict(job.shares), None
+        mates = sorted({mate for index in indices for mate in controller.residents(index)} - {job.number})
+        self._outbox.record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
+        self._note_limit(job, controller.limit(job.number), now)
+
+    def _note_limit(self, job: Job, limit: int, now: float) -> None:
+        """Record how long a job may take, with a history entry if that has changed."""
+        if job.limit != limit:
+            job.limit = limit
+            self._outbox.record(job, now, "limit", seconds=limit)
+
+    def _warn_of_faults(self, controller: Controller) -> None:
+        """Warn of decisions of the policy that could not be carried out, unless its previous call had the same."""
+        for fault in controller.faults:
+            if fault not in self._faults:
+                about = {} if fault.job is None else {"job": fault.job}
+                self._outbox.warn("policy_fault", **about, reason=f"{fault.text}: this action was not carried out.")
+        self._faults = controller.faults
+
+    def _give_orders(self, now: float) -> None:
+        for order in self._state.dispatch.orders(now):
+            if isinstance(order, Start):
+                job = self._state.jobs[order.job]
+                self.count_from(job, now)
+                for name in job.shares:
+                    self.start_on(name, job)
+                continue
+            job, name, cores = order.part.job, order.part.node.name, order.cores
+            self._outbox.send(name, say.Resize(job.number, job.attempt, cores, self._state.settings.shrink_within))
+            self._outbox.record(job, now, "ordered", node=name, cores=cores, **self._guest_of(order))
+
+    def _guest_of(self, order: Resize) -> dict[str, int]:
+        """Return the job for which a job shrinks, if it does: the newest that waits for room on its node."""
+        guests = self._placements.guests_of(order.part.node.index)
+        return {"for": guests[-1].number} if guests and order.part.held > order.cores else {}
+
+    def count_from(self, job: Job, now: float) -> None:
+        """Count the time that a job may take from now on."""
+        if self._state.controller:
+            self._state.controller.launched(job.number, int(now))
+
+    def start_on(self, name: str, job: Job) -> None:
+        """Send a node the request to start its part of a job."""
+        self._outbox.send(name, start_of(job, name, self._state.dispatch.cores))
+
+    # --- limits ---------------------------------------------------------------------------------------------------
+
+    def _end_late(self, controller: Controller, now: float) -> None:
+        """End jobs that have reached their limits; the controller reports each within the second of its limit."""
+        late, controller.late = controller.late, []
+        for number in late:
+            job = self._state.jobs.get(number)
+            if not job or not (job.state == RUNNING or self._hangs(job)):
+                continue
+            if _due(controller, job) > now:
+                controller.late.append(number)
+                continue
+            if job.state == STARTING:
+                job.reason = HUNG
+            self._note_limit(job, controller.limit(number), now)
+            self.end(job, TIMEOUT, now)
+
+    def _hangs(self, job: Job) -> bool:
+        """Return whether all nodes of a starting job were asked to start it and none of them is silent."""
+        asked = job.state == STARTING and job.number not in self._placements.waiting
+        return asked and all(part.node.speaks for part in self._placements.of(job.number))
+
+    def next_looks(self, controller: Controller) -> list[float]:
+        """Return the times at which jobs that are late are to be ended (unix seconds)."""
+        late = [job for number in controller.late if (job := self._state.jobs.get(number)) and job.state == RUNNING]
+        return [_due(controller, job) for job in late]
+
+    # --- what nodes report ----------------------------------------------------------------------------------------
+
+    def started(self, part: Placement, now: float) -> None:
+        """Record that a node has started its part of a job, which runs once all its nodes have."""
+        if part.state == STARTED:
+            return
+        self._placements.start(part)
+        job, part.node.pause = part.job, 0.0
+        self._outbox.save(job)
+        if job.state == STARTING and len(job.acknowledged) == len(job.shares):
+            job.state, job.started = RUNNING, now
+            self.count_from(job, now)
+            self._outbox.record(job, now, "started")
+            self._queue.tell_dependents(job, now)
+
+    def holds(self, part: Placement, cores: int, now: float) -> None:
+        """Record how many cores of a node a job holds, with a history entry if that differs from the last one."""
+        job, name = part.job, part.node.name
+        if job.sizes.get(name) != cores:
+            job.sizes[name] = cores
+            self._outbox.record(job, now, "resized", node=name, cores=cores)
+
+    def not_resized(self, part: Placement, message: say.NotResized, now: float) -> None:
+        """Handle a job that could not be resized: jobs that were to start on its node wait again."""
+        node, job = part.node, part.job
+        self._placements.not_resized(part, message.cores, now)
+        self._outbox.record(job, now, "resize_failed", node=node.name, cores=message.cores, reason=message.reason)
+        self.holds(part, message.cores, now)
+        for guest in self._placements.guests_of(node.index):
+            if self._state.controller:
+                self._state.controller.refused(guest.number, int(now))
+            self._back_to_queue(guest, f"job {job.number} did not make room: {message.reason}", now)
+
+    def missing(self, part: Placement, now: float) -> None:
+        """Handle a node's report that it does not know a job that belongs there."""
+        job = part.job
+        if part.state == STARTED:
+            self.lose(job, f"node {part.node.name} has lost it", now)
+            self.leave(part)
+            self.end(job, job.verdict, now)
+        elif job.verdict:  # it ended before it started here
+            self.leave(part)
+            self.end(job, job.verdict, now)
+        elif part.state == ASKED:
+            self.count_from(job, now)
+            self.start_on(part.node.name, job)
+
+    def confirm_start(self, reported: Placement, *, is_there: bool) -> None:
+        """Determine from its nodes' reports whether a job was started before this scheduler was."""
+        parts = self._placements.of(reported.job.number)
+        if is_there:
+            for part in parts:
+                if part.state != STARTED:
+                    part.state = ASKED
+                    if part.node.speaks:
+                        self.start_on(part.node.name, part.job)
+            return
+        reported.state = ABSENT
+        if not any(part.state == UNSURE for part in parts):
+            self._placements.put_back(reported.job.number)
+
+    # --- ends -----------------------------------------------------------------------------------------------------
+
+    def end(self, job: Job, verdict: str, now: float) -> None:
+        """End a job on its nodes, with a verdict; the first verdict given counts."""
+        job.verdict = job.verdict or verdict
+        self._outbox.save(job)
+        if job.number in self._placements.waiting:
+            self._placements.clear(job)
+        self._leave_other_nodes(job)
+        begins = job.state != ENDING
+        if begins and job.left:
+            job.state = ENDING
+            self._outbox.record(job, now, "ending", verdict=job.verdict)
+        if job.left:
+            self.survivors.ends(job.number, now)
+        if begins or job.launcher not in job.left:
+            for name in job.left:
+                self.kill(name, job)
+        if not job.left:
+            self._left_all(job, now)
+
+    def _leave_other_nodes(self, job: Job) -> None:
+        """Remove a job that may have been started from the nodes that reported that it was not; others will report."""
+        for part in self._placements.of(job.number):
+            if part.state == ABSENT:
+                self._placements.remove(part)
+            elif part.state == UNSURE:
+                part.state = ASKED
+
+    def kill(self, name: str, job: Job) -> None:
+        """End a job on a node: by SIGTERM, then by SIGKILL; by SIGKILL at once if it has left its first node."""
+        if name == job.launcher or job.launcher in job.left:
+            message = say.Signal(job.number, job.attempt, signal.SIGTERM, self._state.settings.kill_wait)
+        else:
+            message = say.Signal(job.number, job.attempt, signal.SIGKILL, None)
+        self._outbox.send(name, message)
+
+    def leave(self, part: Placement) -> None:
+        """Record that a job has left a node, which may forget it."""
+        self._placements.remove(part)
+        self._outbox.save(part.job)
+        self._outbox.send(part.node.name, say.Forget(part.job.number, part.job.attempt))
+
+    def _left_all(self, job: Job, now: float) -> None:
+        controller = self._state.controller
+        if controller and controller.runs(job.number):
+            controller.ended(job.number, int(now))
+        self.rates.pop(job.number, None)
+        self._queue.turns.leave(job)
+        self.survivors.has_ended(job.number)
+        if job.verdict == REQUEUE:
+            self._back_to_queue(job, job.reason, now)
+            self._hold_if_often_lost(job, now)
+            self._queue.enqueue(job, now)
+        else:
+            self._queue.finish(job, job.verdict, now, job.reason)
+
+    def _hold_if_often_lost(self, job: Job, now: float) -> None:
+        if job.losses >= MOST_LOSSES:
+            job.held = True
+            self._outbox.record(job, now, "held", reason=f"it was lost {job.losses} times soon after its start")
+
+    def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
+        job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
+        self._placements.clear(job)
+        job.shares, job.limit = {}, self._state.settings.limit(job.spec.time)
+        self._outbox.record(job, now, "requeued", reason=reason)
+
+    def lose(self, job: Job, reason: str, now: float) -> None:
+        """Record why a job has lost its part on a node; this also replaces the verdict that its launcher failed."""
+        if job.verdict not in ("", FAILED):
+            return
+        waits = job.number in self._placements.waiting
+        job.reason, job.verdict = reason, REQUEUE if job.spec.requeue or waits else NODE_FAIL
+        asked = not waits and not self._placements.is_unsure(job.number)
+        job.losses += asked and job.verdict == REQUEUE and now - (job.started or now) < SOON
+
+    # --- restart --------------------------------------------------------------------------------------------------
+
+    def restore(self, job: Job, now: float) -> None:
+        """Put a job back on its nodes, as far as they are known."""
+        controller, nodes = self._state.controller, self._state.nodes
+        assert controller is not None  # noqa: S101 - it is on nodes
+        is_unsure = job.state == STARTING and not job.acknowledged
+        self._queue.turns.place(job)
+        left = [nodes[name] for name in job.left]
+        cores = {nodes[name].index: amount for name, amount in job.shares.items()}
+        controller.restore(job.number, self._queue.request(job), cores, int(job.started or now), job.limit)
+        self._placements.restore(job, left, UNSURE if is_unsure else ASKED)
+        if job.state == ENDING:
+            self.survivors.ends(job.number, now)
+
+
+def _due(controller: Controller, job: Job) -> float:
+    """Return when a late job is to be ended; for a job that has not started that is always in the past."""
+    return (job.started or 0.0) + controller.limit(job.number)

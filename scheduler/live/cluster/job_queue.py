@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting jobs: those that wait for others, for their user's turn, or for the policy to place them. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+from drom.agent.text import counted
+from drom.scheduler.interface import RIGID
+from drom.scheduler.live.cluster import admission, fair_share
+from drom.scheduler.live.cluster.controller import ANYWHERE, JobRequest
+from drom.scheduler.live.cluster.dependencies import Dependencies
+from drom.scheduler.live.cluster.jobs import CANCELLED, CLASSES, PENDING, Job, Node
+from drom.scheduler.live.cluster.quotas import Turns
+from drom.scheduler.live.cluster.spec import without_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from drom.scheduler.live.cluster.controller import Controller
+    from drom.scheduler.live.cluster.dependencies import Wait
+    from drom.scheduler.live.cluster.spec import Spec
+    from drom.scheduler.live.cluster.state import ClusterState
+
+
+STEPS = 200
+"""Jobs waiting for others that are handled in one turn: no message is read meanwhile."""
+ARRANGE = 10.0
+"""Seconds after which the queue is reordered by shares even if nothing happens: running jobs change them."""
+
+
+class JobQueue:
+    """The jobs that wait, until the policy places them or they end."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self.turns = Turns(state.settings.max_running, state.settings.operators)
+        self.dependencies = Dependencies()
+        self._arranged = 0.0
+        """When the queue was last put into the order of users' shares."""
+        self._groups: dict[str, Spec] = {}
+        """The specification of one job of each group; the jobs of a group may run on the same nodes."""
+        self._fitting = admission.Fitting()
+        self._changed: deque[int] = deque()
+        """Jobs that have started or are over and whose dependents have not been checked yet."""
+        self._affected: deque[tuple[int, str]] = deque()
+        """Jobs that no longer wait for others, or that never start: then with a clause that gives the reason."""
+        self._steps = STEPS
+        """The number of jobs waiting for others that may still be handled before the next turn."""
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether jobs that wait for others have yet to be updated."""
+        return bool(self._affected or self._changed)
+
+    def waits_for(self, number: int) -> list[int]:
+        """Return the jobs after which a job is to start and for which it still waits."""
+        return self.dependencies.of(self._state.jobs[number])
+
+    def why_not(self, spec: Spec) -> str:
+        """Return why the policy cannot place a job that was accepted before; empty if it can."""
+        if why_not := admission.why_not_under(self._state.policy, spec):
+            return f"{why_not}, and it requests certain ones: cancel it, or run the scheduler with --policy sd"
+        controller, threads = self._state.controller, max(1, spec.threads)
+        if controller and spec.tasks * threads > controller.cores:
+            wants = f"{counted(spec.tasks, 'task')} of {counted(threads, 'core')}"
+            has = counted(controller.cores, "core")
+            return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it again"
+        return ""
+
+    def check(self, spec: Spec) -> None:
+        """Raise SchedulerError, with the reason, for a job that can never run on the nodes that there are."""
+        state = self._state
+        admission.check(spec, self._hosts(spec), state.nodes.values(), state.settings, state.policy)
+
+    # --- in and out -----------------------------------------------------------------------------------------------
+
+    def enqueue(self, job: Job, now: float) -> None:
+        """Submit a waiting job to the policy if it may start, or end it if it never can."""
+        if job.spec.after and not self.dependencies.join(job):
+            blocking, hopeless = admission.dependencies(job.spec.after, self._state.state_of)
+            if hopeless:
+                self.finish(job, CANCELLED, now, hopeless)
+                return
+            self.dependencies.begin(job, blocking)
+        self.admit(job, now)
+
+    def admit(self, job: Job, now: float) -> None:
+        """Submit a waiting job to the policy unless something keeps it from starting."""
+        controller = self._state.controller
+        could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
+        if controller and could and not controller.waits(job.number) and self.turns.enter(job):
+            controller.submit(job.number, self.request(job), int(now))
+
+    def withdraw(self, job: Job) -> None:
+        """Remove a waiting job from the policy's queue, or from those waiting for their user's turn."""
+        controller = self._state.controller
+        self._state.outbox.save(job)
+        self.turns.leave(job)
+        if controller and controller.waits(job.number):
+            controller.withdraw(job.number)
+
+    def discard(self, jobs: Sequence[Job]) -> None:
+        """Forget the newest jobs, as if they had never been submitted."""
+        for job in reversed(jobs):
+            self.withdraw(job)
+            self.dependencies.leave(job)
+        self._affected = deque(one for one in self._affected if one[0] < jobs[0].number)
+
+    def finish(self, job: Job, state: str, now: float, reason: str) -> None:
+        """Give a job that is on no node its final state, and check the jobs that wait for it."""
+        self._conclude(job, state, now, reason)
+        self.tell_dependents(job, now)
+
+    def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:
+        self.dependencies.leave(job)
+        if not job.is_final:
+            self._state.holdings.remove(job)
+        job.state, job.reason, job.ended, job.spec = state, reason, now, without_environment(job.spec)
+        self._state.outbox.record(job, now, state, **({"reason": reason} if reason else {}))
+
+    # --- jobs that wait for others --------------------------------------------------------------------------------
+
+    def tell_dependents(self, job: Job, now: float) -> None:
+        """Check the jobs that wait for a job that has started or is over, and those waiting for jobs that end by it."""
+        self._changed.append(job.number)
+        self._follow(now)
+
+    def follow(self, now: float) -> None:
+        """Begin a turn: update jobs that wait for others, and submit those whose users may run more."""
+        self._steps = STEPS
+        self._follow(now)
+        if self._state.controller:
+            for number in self.turns.ready():
+                self.admit(self._state.jobs[number], now)
+
+    def _follow(self, now: float) -> None:
+        """Update jobs that wait for others, as many as a turn allows; the next turn continues."""
+        while self._steps > 0 and (self._affected or self._changed):
+            if not self._affected:
+                other = self._changed.popleft()
+                for wait in self.dependencies.on(other):
+                    self._look_again(other, wait)
+                continue
+            self._steps -= 1
+            number, hopeless = self._affected.popleft()
+            job = self._state.jobs.get(number)
+            if job is None or job.state != PENDING:
+                continue
+            if hopeless:
+                self._conclude(job, CANCELLED, now, hopeless)
+                self._changed.append(number)
+            else:
+                self.admit(job, now)
+
+    def _look_again(self, other: int, wait: Wait) -> None:
+        """Record which jobs of `wait` may start, or never can, after the job `other` has started or ended."""
+        blocking, hopeless = admission.dependencies(wait.open[other], self._state.state_of)
+        numbers = list(wait.jobs)
+        if hopeless or (not blocking and self.dependencies.met(wait, other, self._state.jobs[numbers[0]])):
+            self._affected.extend((number, hopeless) for number in numbers)
+
+    # --- what the policy knows of waiting jobs --------------------------------------------------------------------
+
+    def request(self, job: Job) -> JobRequest:
+        """Return the description of a job for the policy, which from then on knows the nodes of the job's group."""
+        state, group = self._state, admission.group_of(job.spec)
+        if group not in self._groups:
+            self._groups[group] = job.spec
+            self._allow(group)
+        shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, state.dispatch.cores)
+        cls = CLASSES[job.spec.job_class] if shares else RIGID
+        return JobRequest(job.spec.nodes, max(1, state.settings.limit(job.spec.time)), cls, job.priority, group)
+
+    def regroup(self) -> None:
+        """Recompute the nodes on which jobs may run, and the jobs that may share nodes."""
+        self._fitting.clear()
+        for group in self._groups:
+            self._allow(group)
+
+    def regroup_by(self, node: Node, *, is_there: bool) -> None:
+        """Do as `regroup` for one node that has joined, changed or gone."""
+        self._fitting.clear()
+        if self._state.controller:
+            hosted = (group for group, spec in self._groups.items() if is_there and admission.hosts(spec, [node]))
+            self._state.controller.allow_on(node.index, hosted)
+
+    def _allow(self, group: str) -> None:
+        """Send the policy the nodes on which the jobs of a group may run, unless they may run on any."""
+        if self._state.controller and group != ANYWHERE:
+            could = [node.index for node in self._hosts(self._groups[group])]
+            for unused in self._state.controller.allow(group, could):
+                self._groups.pop(unused)
+
+    def _hosts(self, spec: Spec) -> list[Node]:
+        """Return the nodes that lack nothing for a job."""
+        return self._fitting.hosts(spec, self._state.nodes.values())
+
+    def share_out(self, controller: Controller, now: float) -> None:
+        """Order the queue by shares, if users have shares: after each event, and when `ARRANGE` seconds have passed."""
+        state, usage = self._state, self._state.usage
+        if usage is None or not (controller.has_news or now - self._arranged >= ARRANGE):
+            return
+        self._arranged = now
+        on_nodes = [state.jobs[number] for number in controller.running]
+        usage.advance(now, [(job.user.uid, sum(job.sizes.values())) for job in on_nodes])
+        numbers = sorted(controller.waiting)
+        jobs = [state.jobs[number] for number in numbers]
+        charges = [job.spec.nodes * controller.cores * state.settings.limit(job.spec.time) for job in jobs]
+        found = fair_share.order(
+            np.array([job.priority for job in jobs], np.int64),
+            np.array([job.user.uid for job in jobs], np.int64),
+            np.array(charges, np.float64),
+            np.array([usage.of(job.user.uid) for job in jobs], np.float64),
+        )
+        controller.arrange([numbers[place] for place in found])
