@@ -166,7 +166,8 @@ def test_requests_that_cannot_be_answered_do_not_fill_the_log(site: Any, monkeyp
 
 def test_slow_clients_take_no_descriptors_from_a_scheduler() -> None:
     """However many send half a request, as many are kept as there is room for, and Prometheus is answered."""
-    empty = SimpleNamespace(jobs={}, nodes={}, survivors=SimpleNamespace(jobs={}))
+    executions = SimpleNamespace(survivors=SimpleNamespace(jobs={}))
+    empty = SimpleNamespace(jobs={}, nodes={}, executions=executions)
     collector = ClusterCollector(lambda: empty, Counts(), threading.Lock())  # type: ignore[arg-type,return-value]
     port, stop = metrics.serve(collector, HERE, 0, lambda _: None)
     before = len([*Path("/proc/self/fd").iterdir()])

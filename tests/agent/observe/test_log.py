@@ -29,7 +29,7 @@ SAYS = frozenset(
         "_warn",
         "warn",
         "user_event",
-        "_visited",
+        "_user_event",
         "_changed",
         "_say",
         "partial",
