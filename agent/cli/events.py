@@ -14,8 +14,7 @@ import typer
 from drom.agent.cli import output
 from drom.agent.cli.orders import RuntimeDir
 from drom.agent.config import sources
-from drom.agent.observe import event_log
-from drom.agent.observe import text_view as log
+from drom.agent.observe import event_log, text_view
 from drom.agent.text import WordError
 
 INTERVAL = 0.2
@@ -38,14 +37,14 @@ def events(
 ) -> None:
     """Show what has happened on this node, under this agent and those before it."""
     try:
-        moment = log.parse_since(since, datetime.now(timezone.utc)) if since else ""
+        moment = text_view.parse_since(since, datetime.now(timezone.utc)) if since else ""
     except WordError as error:
         raise typer.BadParameter(str(error)) from error
     path = file or _default(runtime_dir)
     found = False
     for event in event_log.read(path, (lambda: time.sleep(INTERVAL)) if follow else None):
         found = True
-        if log.is_wanted(event, job, moment):
+        if text_view.is_wanted(event, job, moment):
             output.event(event, as_json=json)
     if not found and path.stat().st_size:
         raise event_log.EventLogError(f"there is no event in {path}: name an agent's file of events with --file.")

@@ -76,16 +76,16 @@ class RegistrationServer:
         self._registrar = registrar
         self._responders = responders
         # Every user may connect; the result depends on the user id that the kernel reports.
-        self._visits = Connections(path, socket.SOCK_SEQPACKET, share, RegistrationConnection, self)
+        self._connections = Connections(path, socket.SOCK_SEQPACKET, share, RegistrationConnection, self)
 
     def open(self) -> None:
         """Accept connections."""
-        self._loop.watch(self._visits.fd, self._visits.serve)
+        self._loop.watch(self._connections.fd, self._connections.serve)
 
     def close(self) -> None:
         """Close the socket. Waiting launchers register again if another agent starts."""
-        self._loop.unwatch(self._visits.fd)
-        self._visits.end()
+        self._loop.unwatch(self._connections.fd)
+        self._connections.end()
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -95,69 +95,67 @@ class RegistrationServer:
         A process accepts the role of responder by closing the connection. Another message, or an unread offer, means
         that it declines.
         """
-        visit = connection
         data: bytes | None
         try:
-            data = visit.socket.recv(layout.REQUEST.size + 1)
+            data = connection.socket.recv(layout.REQUEST.size + 1)
         except BlockingIOError:
             return
         except OSError:
             data = None
-        if visit.task or not data:
-            self._visits.close(visit)
-            if visit.task and visit.task.started:
-                self._offer_answered(visit, visit.task, accepts=data == b"")
-            elif visit.task and not visit.task.arrival.attached:  # one that is attached runs already
-                self._registrar.launcher_left(visit.task)
+        if connection.task or not data:
+            self._connections.close(connection)
+            if connection.task and connection.task.started:
+                self._offer_answered(connection, connection.task, accepts=data == b"")
+            elif connection.task and not connection.task.arrival.attached:  # one that is attached runs already
+                self._registrar.launcher_left(connection.task)
             return
         try:
-            self._receive(visit, data)
+            self._receive(connection, data)
         except (registration.BadRequest, Refused, MailboxError) as refusal:
-            self._refuse(visit, str(refusal))
+            self._refuse(connection, str(refusal))
         except OSError as error:
-            self._refuse(
-                visit, f"the agent cannot register this program now ({os.strerror(error.errno or 0)}): try again later."
-            )
+            why = os.strerror(error.errno or 0)
+            self._refuse(connection, f"the agent cannot register this program now ({why}): try again later.")
 
-    def _receive(self, visit: RegistrationConnection, data: bytes) -> None:
-        peer = proc.peer_identity(visit.socket)
+    def _receive(self, connection: RegistrationConnection, data: bytes) -> None:
+        peer = proc.peer_identity(connection.socket)
         if peer is None:
             raise Refused("the agent cannot see this process: run it in the agent's pid namespace.")
         try:
             request = registration.parse_request(data)
-            visit.registrant = Registrant(request.kind, peer.identity, peer.uid)
-            self._send(visit, self._registrar.handle_request(request, peer))
+            connection.registrant = Registrant(request.kind, peer.identity, peer.uid)
+            self._send(connection, self._registrar.handle_request(request, peer))
         finally:
             os.close(peer.pidfd)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def _send(self, visit: RegistrationConnection, answer: Answer) -> bool:
+    def _send(self, connection: RegistrationConnection, answer: Answer) -> bool:
         """Send an answer; return whether the process has received CPUs or a role."""
         if isinstance(answer, Granted):
-            sent = self._send_last(visit, answer.reply, answer.fds)
+            sent = self._send_last(connection, answer.reply, answer.fds)
             if answer.arrived and not sent:
                 self._registrar.launcher_left(answer.task)
             return sent
         if isinstance(answer, Offered):
-            return self._offer(visit, answer)
+            return self._offer(connection, answer)
         if isinstance(answer, Waiting):
-            visit.awaits(answer.task)
+            connection.awaits(answer.task)
         elif isinstance(answer, Refusal):
-            self._refuse(visit, answer.sentence)
+            self._refuse(connection, answer.sentence)
         elif isinstance(answer, Unmanaged):
-            self._send_last(visit, layout.pack_reply("unmanaged", text=answer.sentence))
+            self._send_last(connection, layout.pack_reply("unmanaged", text=answer.sentence))
         return False
 
-    def _send_last(self, visit: RegistrationConnection, reply: bytes, fds: tuple[int, ...] = ()) -> bool:
+    def _send_last(self, connection: RegistrationConnection, reply: bytes, fds: tuple[int, ...] = ()) -> bool:
         """Send the last reply of a connection, with descriptors, and close it; return False if it cannot be sent."""
-        sent = connections.send(visit.socket, reply, fds)
-        self._visits.close(visit)
+        sent = connections.send(connection.socket, reply, fds)
+        self._connections.close(connection)
         return sent
 
-    def _refuse(self, visit: RegistrationConnection, sentence: str) -> None:
+    def _refuse(self, connection: RegistrationConnection, sentence: str) -> None:
         self._report.refused(sentence)
-        self._send_last(visit, layout.pack_reply("refused", text=sentence))
+        self._send_last(connection, layout.pack_reply("refused", text=sentence))
 
     def refusal(self, uid: int, has: int | None) -> bytes:
         """Return the reply to a process for which there is no room; see `drom.agent.system.connections.Handler`."""
@@ -172,65 +170,67 @@ class RegistrationServer:
 
     # --- responders ---------------------------------------------------------------------------------------------------
 
-    def _offer(self, visit: RegistrationConnection, offer: Offered) -> bool:
+    def _offer(self, connection: RegistrationConnection, offer: Offered) -> bool:
         """Offer a process the role of a task's responder; return False if it cannot be sent."""
-        visit.awaits(offer.task)
+        connection.awaits(offer.task)
         try:
-            sent = connections.send(visit.socket, offer.reply, (offer.registry, offer.mailbox))
+            sent = connections.send(connection.socket, offer.reply, (offer.registry, offer.mailbox))
         finally:
             os.close(offer.mailbox)
         if not sent:
-            self._visits.close(visit)
+            self._connections.close(connection)
         self._responders.offered(offer.task, offer.process, sent=sent)
         return sent
 
-    def _offer_answered(self, visit: RegistrationConnection, task: Task, *, accepts: bool) -> None:
+    def _offer_answered(self, connection: RegistrationConnection, task: Task, *, accepts: bool) -> None:
         """Handle the answer of a process that was offered a role.
 
         Several of its threads may have received the offer: it declines when the last of them has declined.
         """
-        who = visit.registrant.process if visit.registrant else None
+        who = connection.registrant.process if connection.registrant else None
         others = [o for o in self._waiting_for(task) if who and o.registrant and o.registrant.process == who]
         if accepts:
             for other in others:
-                self._visits.close(other)
+                self._connections.close(other)
         elif who and not others:
             self._responders.declined(task, who)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     def _waiting_for(self, task: Task) -> list[RegistrationConnection]:
-        return [visit for visit in self._visits if visit.task is task]
+        return [connection for connection in self._connections if connection.task is task]
 
     def started(self, task: Task) -> None:
         """Answer the processes that wait for a task that has its first grant; end it if its launcher has gone."""
         self._registrar.bind_attached(task)
-        waiting = [(visit, visit.registrant) for visit in self._waiting_for(task) if visit.registrant]
+        waiting = [
+            (connection, connection.registrant) for connection in self._waiting_for(task) if connection.registrant
+        ]
         taken = False
-        for visit, registrant in waiting:
-            taken |= self._send(visit, self._registrar.answer_waiting(task, registrant))
+        for connection, registrant in waiting:
+            taken |= self._send(connection, self._registrar.answer_waiting(task, registrant))
         if not taken and any(registrant.launches(task) for _, registrant in waiting):
             self._registrar.launcher_left(task)
 
     def forgotten(self, task: Task) -> None:
         """Remove the mailbox and the connections of a task that is over."""
         self._registrar.forgotten(task)
-        for visit in self._waiting_for(task):
-            self._visits.close(visit)
+        for connection in self._waiting_for(task):
+            self._connections.close(connection)
 
     # --- what is due --------------------------------------------------------------------------------------------------
 
     def next_due(self) -> float | None:
         """Return when a launcher is to receive the reason for its wait; None if each has."""
-        since = [visit.since for visit in self._visits if visit.is_untold()]
+        since = [connection.since for connection in self._connections if connection.is_untold()]
         return min(since) + TELL_WAITING if since else None
 
     def run(self, now: float) -> None:
         """Send waiting launchers the reason for the wait, and close connections without a request."""
-        self._visits.tend(now)
-        for visit in self._visits:
-            task = visit.task
-            if task and visit.is_untold() and now >= visit.since + TELL_WAITING:
+        self._connections.tend(now)
+        for connection in self._connections:
+            task = connection.task
+            if task and connection.is_untold() and now >= connection.since + TELL_WAITING:
                 task.told_waiting = True
                 text = self._node.grants.why_waiting(task)
-                connections.send(visit.socket, layout.pack_reply("waiting", text=text))
+                connections.send(connection.socket, layout.pack_reply("waiting", text=text))
