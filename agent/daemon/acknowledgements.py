@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.widening import MaskWidening
 from drom.agent.model.jobs import Demand
 
 from dromlib import layout
@@ -38,7 +37,6 @@ class AckProcessor:
         """When threads were last checked, by slot."""
         self.missed = False
         """Whether mail has come that could not be handled: `read_all` reads it again."""
-        self.widening = MaskWidening(actuator.node, actuator.watcher.processes_of_all, actuator.narrowed)
 
     def read(self) -> None:
         """Read the mailboxes that have changed since the last call."""
@@ -106,7 +104,9 @@ class AckProcessor:
         tasks = self._node.tasks
         leaving = {slot: grant.mask for slot, grant in said.items() if tasks[slot].held & ~grant.mask}
         for slot in said.keys() - leaving:
-            self.widening.task_grew(tasks[slot], tasks[slot].applied, time.monotonic())
+            task = tasks[slot]
+            responder = task.responder[0] if task.responder else 0
+            self._actuator.widening.task_grew(task, task.applied, time.monotonic(), responder=responder)
         self._restless = _recent(self._restless, time.monotonic())
         believed = {slot: grant for slot, grant in said.items() if slot not in leaving.keys() & self._restless}
         rules = {slot: affinity.within(mask) for slot, mask in leaving.items() if slot in believed}

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from drom.agent.enforcement.narrowed_masks import NarrowedMasks
+from drom.agent.enforcement.repair import MaskWidening
 from drom.agent.model.jobs import Action, Bind, FreeSlot, Publish, Settled, Start, Task
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Actuator:
         self.spreading = spreading
         self.torn = False
         self.narrowed = NarrowedMasks(node)
+        self.widening = MaskWidening(node, watcher.processes_of_all, self.narrowed)
         self._queue: deque[Action] = deque()
         self._binds: dict[int, Bind] = {}
         self._over: list[Task] = []
@@ -105,9 +107,18 @@ class Actuator:
                 self.report.done(action)
                 if self.binds:
                     self.spreading.watch(action)
+                    self._widen_again(action)
         while self._over:
             self.listener.forgotten(self._over[-1])
             self._over.pop()
+
+    def _widen_again(self, done: Settled) -> None:
+        """Look again at the threads of a task that was bound to more CPUs: one may have restored its earlier mask.
+
+        hwloc does so in programs that start: it binds its thread to each CPU in turn to identify it.
+        """
+        if done.outcome == "bound" and done.old and done.new & ~done.old:
+            self.widening.task_grew(done.task, done.old, time.monotonic())
 
     def _start(self, action: Start) -> None:
         self.report.started(action.task)

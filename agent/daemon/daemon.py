@@ -196,7 +196,7 @@ class Daemon:
             ("machine", Step(self._look_at_machine)),
             ("load", Step(self._look_at_load)),
             ("spreading", spreading),
-            ("widening", self.acknowledgements.widening),
+            ("widening", self.actuator.widening),
             ("repairs", self.mask_repair),
             ("following", self.watcher),
             ("door", self.registrations),

@@ -5,11 +5,16 @@ As the kernel does for cpusets since Linux 6.2, the agent remembers the mask tha
 the intersection of that mask and the task's grant. If the intersection is empty the thread gets the whole grant, and
 its own part again once that part is granted. Masks set by the agent or by libdrom do not count as set by the program;
 nor do those of OpenMP runtimes that bind their threads, and those of responders, which libdrom handles.
+
+Nor does a mask that a binding finds within `SETTLED` of the grant before, as the thread may be about to restore one
+that it read then: the library hwloc binds its thread to each CPU in turn when a program starts, to identify them.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 
 GRANTS = 16
 """Number of grants of a task that are remembered: a thread with the mask of an older grant counts as narrowed."""
+SETTLED = 1.0
+"""Seconds after which a thread no longer sets a mask that it read under an earlier grant."""
 MANY = 1024
 """Number of recorded threads of a task above which those that have ended are removed."""
 BINDING = (b"OMP_PROC_BIND=", b"OMP_PLACES=", b"GOMP_CPU_AFFINITY=", b"KMP_AFFINITY=")
@@ -40,12 +47,16 @@ class _Threads:
     """The threads of a task with masks of their own: the mask each has set, and the part it has been given, by id.
 
     `given` are masks that drom has set, the newest last; `bound` is the last mask to which all threads were bound.
+    `changed` is when the grant was last replaced by another one, and `settled` whether the one before had lasted.
     """
 
     task: Task
     given: dict[int, None] = field(default_factory=dict)
     own: dict[int, tuple[int, int]] = field(default_factory=dict)
     bound: int = 0
+    granted: int = 0
+    changed: float = -math.inf
+    settled: bool = True
     limit: int = MANY
 
     def give(self, mask: int) -> None:
@@ -54,6 +65,17 @@ class _Threads:
             self.given[mask] = None
             if len(self.given) > GRANTS:
                 del self.given[next(iter(self.given))]
+
+    def grant(self, mask: int) -> None:
+        """Record that `mask` is granted from now on."""
+        self.give(mask)
+        if mask != self.granted and self.granted:
+            self.settled, self.changed = self.is_settled(), time.monotonic()
+        self.granted = mask
+
+    def is_settled(self) -> bool:
+        """Return whether the present grant has lasted for `SETTLED`."""
+        return time.monotonic() - self.changed >= SETTLED
 
 
 class NarrowedMasks:
@@ -66,7 +88,11 @@ class NarrowedMasks:
         """The slots of tasks whose threads have the new mask only if a program has set it."""
 
     def granted(self, task: Task, mask: int) -> None:
-        """Record that `mask` is granted to a task: threads with it have no mask of their own."""
+        """Record that `mask` is granted to a task from now on: threads with it have no mask of their own."""
+        self._of(task).grant(mask)
+
+    def set_earlier(self, task: Task, mask: int) -> None:
+        """Record that threads of a task may have `mask` from an earlier grant."""
         self._of(task).give(mask)
 
     def forget(self, task: Task) -> None:
@@ -102,7 +128,7 @@ class NarrowedMasks:
             return False
         mine = self._of(task)
         before, mine.bound = mine.bound or task.applied, mask
-        mine.give(mask)
+        mine.grant(mask)
         return mask != before and task.responder is None
 
     def part(self, slot: int, pid: int, tid: int, now: int, mask: int) -> int:
@@ -140,6 +166,8 @@ class NarrowedMasks:
         """Return the mask that a thread has set for itself; 0 if it has not. `is_new`: nothing else can have set it."""
         task = mine.task
         if (now in mine.given and not is_new) or now in (task.held, task.arrival.restore):
+            return 0
+        if not (mine.settled or mine.is_settled()) and (is_new or now not in self.in_force(task)):
             return 0
         inside = any(not now & ~mask and now != mask for mask in mine.given)
         responds = task.responder is not None and task.responder[0] == pid

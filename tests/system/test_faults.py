@@ -38,7 +38,7 @@ PARTS = {
     "scheduler": "drom.agent.execution.executor:NoScheduler.run",
     "service_manager": "drom.agent.system.sd_notify:ServiceManager.heartbeat",
     "spreading": "drom.agent.enforcement.spread:ThreadSpreading.run",
-    "widening": "drom.agent.enforcement.widening:MaskWidening.run",
+    "widening": "drom.agent.enforcement.repair:MaskWidening.run",
 }
 """A function of each part that every turn of the loop calls."""
 MORE = {

@@ -35,6 +35,21 @@ sys.stdin.read()
 """
 
 
+RESTORES = """
+import os, sys
+def until(number):
+    while len(os.sched_getaffinity(0)) != number: pass
+print("ready", flush=True)
+until(1)
+before = os.sched_getaffinity(0)
+print("shrunk", flush=True)
+until(2)
+os.sched_setaffinity(0, before)
+print("restored", flush=True)
+sys.stdin.read()
+"""
+
+
 def masks(pid: int) -> list[set[int]]:
     """Return the mask of each thread, in the order in which they began."""
     return [os.sched_getaffinity(tid) for tid in sorted(proc.threads(pid))]
@@ -118,3 +133,19 @@ def test_threads_of_a_program_that_applies_grants_keep_their_cpus(
             assert (found[tids[-1]], found[tids[-2]]) == ({0}, {1})
             assert all(mask == {0, 1} for tid, mask in found.items() if tid not in tids[-2:])
         assert job.quit() == 0
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_mask_that_a_program_restores_when_it_has_grown_does_not_last(
+    tmp_path: Path, start: Programs, turns: int
+) -> None:
+    """The library hwloc does so in programs that start, among them Open MPI's launcher and with it all its ranks."""
+    with start_agent(tmp_path, "--topology", "pack:2 core:1") as agent:
+        job = start.start(*agent.run("--job", "a", "--malleability", "bind-only", "--", sys.executable, "-c", RESTORES))
+        job.await_out("ready")
+        for _ in range(turns):
+            agent.order("resize", job="a", cpus=1)
+            job.await_out("shrunk")
+            agent.order("resize", job="a", cpus=2)
+            job.await_out("restored")
+        wait_until(lambda: masks(job.pid) == [{0, 1}], lambda: masks(job.pid))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.enforcement import affinity
-from drom.agent.enforcement.widening import DELAY, MaskWidening
+from drom.agent.enforcement.repair import DELAY, MaskWidening
 from drom.agent.model.jobs import Arrival
 from drom.agent.system import proc
 
@@ -54,7 +54,7 @@ class TestWidening:
     def widening(self, node: Node, task: Task, responder: Child, other: int) -> MaskWidening:
         """Return what has been told of the growth."""
         widening = MaskWidening(node, lambda slots: {slot: {responder.pid, other} for slot in slots})
-        widening.task_grew(task, ONE, SOON)
+        widening.task_grew(task, ONE, SOON, responder=responder.pid)
         return widening
 
     @staticmethod
@@ -63,12 +63,42 @@ class TestWidening:
         return [set(proc.thread_masks([pid]).values()) for pid in pids]
 
     def test_others_get_more_room_after_a_while(self, widening: MaskWidening, responder: Child, other: int) -> None:
-        """The responder, which has its threads where it wants them, is left alone; then there is no more to do."""
+        """The responder, which has its threads where it wants them, is left alone."""
         widening.run(SOON + DELAY / 2)
         assert (self.masks(other), widening.next_due()) == ([{ONE}], SOON + DELAY)
         widening.run(SOON + DELAY)
 
-        assert (self.masks(other, responder.pid), widening.next_due()) == ([{NOW}, {ONE}], None)
+        assert self.masks(other, responder.pid) == [{NOW}, {ONE}]
+
+    def test_a_responder_that_did_not_apply_the_growth_gets_more_room(
+        self, widening: MaskWidening, task: Task, responder: Child
+    ) -> None:
+        """It may have become the responder only after the agent had bound the task."""
+        widening.task_grew(task, ONE, SOON)
+        widening.run(SOON + DELAY)
+
+        assert self.masks(responder.pid) == [{NOW}]
+
+    def test_looks_go_on_until_one_finds_nothing(self, widening: MaskWidening, other: int) -> None:
+        """A thread may have read the earlier mask just before a look, and restore it after that."""
+        widening.run(SOON + DELAY)
+        assert widening.next_due() == pytest.approx(SOON + 3 * DELAY)
+        affinity.bind(lambda: [other], ONE)
+        widening.run(SOON + 3 * DELAY)
+        assert (self.masks(other), widening.next_due()) == ([{NOW}], pytest.approx(SOON + 7 * DELAY))
+        widening.run(SOON + 7 * DELAY)
+
+        assert widening.next_due() is None
+
+    def test_a_program_that_insists_on_the_earlier_mask_keeps_it(self, widening: MaskWidening, other: int) -> None:
+        """The looks come to an end."""
+        looks = 0
+        while (due := widening.next_due()) is not None:
+            widening.run(due)
+            affinity.bind(lambda: [other], ONE)
+            looks += 1
+
+        assert looks == 6
 
     def test_growths_shortly_after_each_other_are_one(self, widening: MaskWidening, task: Task, other: int) -> None:
         """Threads with the mask of before any of them get the CPUs that there are by then."""
