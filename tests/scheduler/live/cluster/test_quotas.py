@@ -169,7 +169,7 @@ def test_a_user_keeps_only_so_many_jobs_that_are_over(serve: Callable[..., Serve
     submit(server, OTHER, hold=True, after=(("afterany", numbers[0]),))
     for number in numbers:
         server._answer({"order": "cancel", "job": number}, OTHER)
-    server._tidy_again = 0.0
+    server.stored._tidy_again = 0.0
     server.turn()
     left = [one.number for one in server._store.newest(100) if one.is_final]
     assert left == [kept, numbers[0], *numbers[13:]][::-1]
@@ -296,7 +296,7 @@ def test_users_have_equal_shares(serve: Callable[..., Server], monkeypatch: pyte
     """Where that is asked for: who has used less goes first, which `drom job` tells, and the next scheduler knows."""
     settings = Settings(half_life=7 * 86400.0)
     server, now = serve(settings), time.time()
-    monkeypatch.setattr(server, "_clock", lambda: now)
+    monkeypatch.setattr(server.stored, "clock", lambda: now)
     running, *mine = submit(server, ROOT, 4, time=3600)
     server.turn()
     server.cluster.agents.on_message("n1", say.Started(running, 1, 7, now), now)
@@ -314,7 +314,7 @@ def test_users_have_equal_shares(serve: Callable[..., Server], monkeypatch: pyte
     server.close()
 
     server = serve(settings, say.Known(running, 1, "running", 4))
-    monkeypatch.setattr(server, "_clock", lambda: now)
+    monkeypatch.setattr(server.stored, "clock", lambda: now)
     server.turn()
     assert server.cluster.usage is not None
     assert server.cluster.usage.of(0) == pytest.approx(7200, rel=0.01)
@@ -347,5 +347,5 @@ def test_a_locked_queue_is_told_to_users(serve: Callable[..., Server]) -> None:
             submit(server, ROOT, hold=True)
         assert time.monotonic() - begin < 2
         other.execute("ROLLBACK")
-    server._stuck = 0.0
+    server.stored.stuck = 0.0
     assert submit(server, ROOT, hold=True)

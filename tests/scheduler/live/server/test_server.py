@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(600)
 def server() -> Iterator[Server]:
     """Return a scheduler of one node."""
     with TemporaryDirectory(dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drom.scheduler.live.server.server.RETRY", 0.0)
+        patch.setattr("drom.scheduler.live.server.stored_cluster.RETRY", 0.0)
         with closing(Server(Path(folder), load_policy("fcfs"), Settings(), Log(quiet=True))) as found:
             found.cluster.agents.hello(
                 say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ()), 1.0
@@ -85,14 +85,14 @@ def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: py
     """Also where nothing is to be written but what tries it: the log says once that it is, and once that it was."""
     me = caller.Caller(os.getpid(), os.getuid())
     number = submit(server, os.getuid())["jobs"][0]
-    server._log = Log()
+    server._log = server.stored._log = Log()
     server._store._db.execute("PRAGMA query_only=1")
     with pytest.raises(errors.ControlError, match=r"^the queue cannot be written now, "):
         server._answer({"order": "cancel", "job": number}, me)
-    assert not server._flush()
-    assert not server._flush()
+    assert not server.stored.flush()
+    assert not server.stored.flush()
     server._store._db.execute("PRAGMA query_only=0")
-    assert server._flush()
+    assert server.stored.flush()
 
     said = [line.split()[2] for line in capsys.readouterr().err.splitlines()]
     assert said == ["event=queue_stuck", "event=queue_unstuck"]
@@ -100,7 +100,7 @@ def test_a_queue_is_stuck_until_something_was_written(server: Server, capsys: py
 
 def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is full nobody hears that a job was cancelled, held or released, or a node drained."""
-    monkeypatch.setattr("drom.scheduler.live.server.server.RETRY", 60.0)
+    monkeypatch.setattr("drom.scheduler.live.server.stored_cluster.RETRY", 60.0)
     me = caller.Caller(os.getpid(), os.getuid())
     job = server._answer({"order": "submit", "jobs": [Spec(command=("true",), folder="/", hold=True).to_json()]}, me)
     number = job["jobs"][0]
@@ -116,7 +116,7 @@ def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytes
     assert (server.cluster.jobs[number].state, server.cluster.jobs[number].held) == ("pending", True)
     assert not server.cluster.nodes["n1"].drained
     server._store._db.execute("PRAGMA query_only=0")
-    monkeypatch.setattr(server, "_stuck", 0.0)
+    monkeypatch.setattr(server.stored, "stuck", 0.0)
 
     assert server._answer(orders[0], me)["state"] == "cancelled"
     assert server._store.job(number).state == "cancelled"  # type: ignore[union-attr] # before anybody is answered
@@ -129,7 +129,7 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
     me = caller.Caller(os.getpid(), os.getuid())
     waits = submit(server, os.getuid())["jobs"][0]
     submit(server, os.getuid(), after=(("afterok", waits),))
-    monkeypatch.setattr(server, "_log", Log())
+    monkeypatch.setattr(server.stored, "_log", Log())
     server._store._db.execute("ALTER TABLE entries RENAME TO lost")
     for order in ({"order": "job", "job": waits}, {"order": "history"}, {"order": "history"}):
         with pytest.raises(errors.ControlError, match=r"cannot be read: no such table: entries: repair it or its "):
@@ -137,7 +137,7 @@ def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
     server.turn()
     assert len(server._answer({"order": "queue"}, me)["jobs"]) == 2
     server._store._db.execute("ALTER TABLE jobs RENAME TO gone")
-    assert server._past(waits) == "pending"
+    assert server.stored._past(waits) == "pending"
 
     said = [line.partition("read: ")[2] for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
     assert [text[:24] for text in said] == ["no such table: entries: ", "no such table: jobs: rep"]
@@ -173,7 +173,7 @@ def test_a_fault_of_ours_ends_no_scheduler(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The user hears of it, the log has where it was, and nothing of the submission stays, however far it had come."""
-    server._log = Log()
+    server._log = server.stored._log = Log()
     monkeypatch.setattr(server.guard, "_log", server._log)
     kept = submit(server, os.getuid())["jobs"]
     take_in, many = server.cluster._take_in, {"order": "submit", "count": 3, "jobs": [ASKED.to_json()] * 2}
@@ -269,7 +269,7 @@ def test_a_node_is_forgotten_on_disk(server: Server, monkeypatch: pytest.MonkeyP
 
 def test_who_says_much_is_heard_on_in_the_next_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else wakes the loop for it, and a queue that cannot be written keeps nobody waiting."""
-    monkeypatch.setattr(server, "_stuck", time.monotonic() + 3600.0)
+    monkeypatch.setattr(server.stored, "stuck", time.monotonic() + 3600.0)
     server.turn()
     assert server._timeout() > 0
     monkeypatch.setattr(server._desk, "serve", lambda _: True)
@@ -340,7 +340,7 @@ def test_what_is_chosen_of_a_queue_is_a_short_list(server: Server, field: str, g
 def test_nodes_are_told_in_pages_with_their_jobs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each node once in the order of their indices; the answer to a drain has the node that was drained alone."""
     monkeypatch.setattr(paging, "PAGE_BYTES", 1000)
-    now = server._clock()
+    now = server.stored.clock()
     for number in range(1, 30):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "n", "b", 4, 1, 0, {}, (), False, now, ())
         server.cluster.agents.hello(hello, now)

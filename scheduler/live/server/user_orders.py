@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users may ask of a scheduler: to submit, cancel and hold jobs, to list jobs and nodes, to drain nodes.
+
+Answers are pages of bounded size; an order that changes something is stored before it is answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+from drom.agent.errors import ControlError
+from drom.scheduler.live.cluster import admission, explain
+from drom.scheduler.live.cluster.job_filter import job_filter_of
+from drom.scheduler.live.cluster.jobs import FINAL, Job, Node
+from drom.scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
+from drom.scheduler.live.cluster.quotas import Orders
+from drom.scheduler.live.cluster.spec import (
+    LONGEST_NAME,
+    MOST_AT_ONCE,
+    MOST_JOBS,
+    MOST_KINDS,
+    from_json,
+    name_of,
+    visible,
+)
+from drom.scheduler.live.server.authorization import check_rights, is_operator, user_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from drom.agent.model.caller import Caller
+    from drom.scheduler.live.cluster.jobs import User
+    from drom.scheduler.live.server.stored_cluster import StoredCluster
+
+WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
+"""Orders that leave nothing in memory when they fail; after a failure of any other the queue is read again."""
+_LIMITED = frozenset({"submit", "cancel", "hold"})
+"""Orders whose rate per user is limited, because they are written to the queue."""
+
+
+class UserOrders:
+    """Carries out the orders of users on a cluster."""
+
+    def __init__(self, stored: StoredCluster) -> None:
+        self._stored = stored
+        self._rates = Orders(stored.settings.max_orders)
+        self._orders: dict[str, Callable[[dict[str, Any], Caller], dict[str, object]]] = {
+            "submit": self._submit,
+            "cancel": self._cancel,
+            "hold": self._hold,
+            "queue": self._queue,
+            "job": self._job,
+            "nodes": self._nodes,
+            "history": self._history,
+            "drain": self._drain,
+        }
+
+    def carry_out(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        """Return the answer to an order. Raises ControlError or SchedulerError with a sentence if it is refused."""
+        name = order["order"]
+        if name not in self._orders:
+            raise ControlError(f"this scheduler has no order {str(name)[:40]!r}: use the drom of this version.")
+        if name in _LIMITED and not is_operator(user := user_of(caller)):
+            self._rates.take(user, time.monotonic())
+        return self._orders[name](order, caller)
+
+    def _submit(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        specs, count = order.get("jobs"), _number(order, "count", 1)
+        if not isinstance(specs, list) or not specs:
+            raise ControlError("submit takes a list of jobs: use the drom of this version.")
+        if len(specs) > MOST_KINDS:
+            msg = f"{len(specs)} different jobs are too many for one request, which may have {MOST_KINDS}: use several."
+            raise ControlError(msg)
+        if len(specs) * count > MOST_AT_ONCE:
+            msg = f"{len(specs) * count} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
+            raise ControlError(msg)
+        user, parsed = user_of(caller), [from_json(values) for values in specs]
+        check_rights(user, parsed)
+        if not is_operator(user):
+            self._stored.cluster.holdings.admit(user, parsed, count, self._stored.settings)
+        newest = next(reversed(self._stored.cluster.jobs), None)
+        try:
+            jobs = [self._stored.cluster.submit_many(spec, user, self._stored.clock(), count) for spec in parsed]
+            self._stored.must_flush()
+        except Exception:
+            self._stored.cluster.discard(self._jobs_after(newest))
+            raise
+        numbers = [job.number for job in itertools.chain(*jobs)]
+        warnings = admission.warnings(parsed, self._stored.cluster.nodes.values())
+        return {"schema_version": SCHEMA_VERSION, "jobs": numbers, "warnings": warnings}
+
+    def _jobs_after(self, newest: int | None) -> list[Job]:
+        """Return the jobs that were added after the job `newest`, in the order in which they were added."""
+        came = itertools.takewhile(lambda job: job.number != newest, reversed(self._stored.cluster.jobs.values()))
+        return list(came)[::-1]
+
+    def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        job, user = self._own_job(order, caller)
+        with self._stored.written(user):
+            self._stored.cluster.cancel(job.number, self._stored.clock(), f"cancelled by {user.name}")
+        return self._told(job)
+
+    def _hold(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        job, user = self._own_job(order, caller)
+        with self._stored.written(user):
+            self._stored.cluster.hold(job.number, self._stored.clock(), user.name, held=order.get("held") is not False)
+        return self._told(job)
+
+    def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        if not is_operator(user := user_of(caller)):
+            raise ControlError("only root and the scheduler's own user may drain nodes.")
+        reason = order.get("reason")
+        if not isinstance(reason, str) or not isinstance(order.get("node"), str):
+            raise ControlError("drain takes a node and a reason: use the drom of this version.")
+        if len(reason) > LONGEST_NAME:
+            msg = f"the reason has {len(reason)} characters, and may have {LONGEST_NAME}: give a shorter --reason."
+            raise ControlError(msg)
+        with self._stored.written(user):
+            if order.get("forget") is True:
+                self._stored.cluster.members.forget(order["node"])
+            else:
+                self._stored.cluster.members.drain(order["node"], reason)
+        node = self._stored.cluster.nodes.get(order["node"])
+        rows = [self._node(node)] if node else []
+        return {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "nodes": rows}
+
+    def _own_job(self, order: dict[str, Any], caller: Caller) -> tuple[Job, User]:
+        """Return the job and the user of an order. Raises ControlError if the user may not change the job."""
+        number = _number(order, "job")
+        job = self._find(number)
+        user = user_of(caller)
+        if user.uid != job.user.uid and not is_operator(user):
+            raise ControlError(f"job {number} belongs to {job.user.name}: only they and root may change it.")
+        return job, user
+
+    def _find(self, number: int) -> Job:
+        job = self._stored.cluster.jobs.get(number) or self._stored.store.job(number)
+        if job is None:
+            raise ControlError(f"there is no job {number}: see drom queue --all.")
+        return job
+
+    def _queue(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        about = {"schema_version": SCHEMA_VERSION, "time": self._stored.clock()}
+        if order.get("all"):
+            rows, before = self._page(order, lambda job: {"jobs": self._overview(job)})
+            return about | {"jobs": [row["jobs"] for row in rows], "before": before}
+        choice = job_filter_of(order)
+        after = _number(order, "after", 0, least=0)
+        living = [job for job in self._stored.cluster.jobs.values() if job.number > after and job.state not in FINAL]
+        if any(choice):
+            living = list(filter(choice.has, living))
+        soonest = self._stored.cluster.controller.soonest() if self._stored.cluster.controller else None
+        rows = fill((self._overview(job, soonest) for job in living), min(PAGE, _number(order, "limit", PAGE)))
+        last = living[len(rows) - 1].number if len(rows) < len(living) else None
+        return about | {"jobs": rows, "after": last, "left": len(living) - len(rows)}
+
+    def _page(
+        self, order: dict[str, Any], row_of: Callable[[Job], dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Return a row for each of the newest jobs asked for, and the job before which there are more, if any."""
+        self._stored.flush()
+        wanted, before = _number(order, "last", 100), _number(order, "before", MOST_JOBS - 1)
+        most, numbers = min(wanted, PAGE), []
+
+        def row(job: Job) -> dict[str, Any]:
+            numbers.append(job.number)
+            return row_of(job)
+
+        rows = fill(map(row, self._stored.store.newest(most, before=before)), most)[::-1]
+        if not rows or len(rows) == wanted:
+            return rows, None
+        first = numbers[len(rows) - 1]
+        return rows, first if self._stored.store.has_before(first) else None
+
+    def _job(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        number, user = _number(order, "job"), user_of(caller)
+        self._stored.flush()
+        job, now = self._find(number), self._stored.clock()
+        history = [entry._asdict() for entry in self._stored.store.history(number, number)]
+        said = explain.explain(job, self._stored.cluster, now)
+        spec = visible(job.spec, whole=user.uid == job.user.uid or is_operator(user))
+        rates = self._stored.cluster.executions.known_rates(number)
+        return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
+
+    def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        """Return the history of the last jobs."""
+        rows, before = self._page(
+            order,
+            lambda job: {
+                "jobs": self._overview(job),
+                "entries": [entry._asdict() for entry in self._stored.store.history(job.number, job.number)],
+            },
+        )
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "time": self._stored.clock(),
+            "name": self._stored.settings.name,
+            "policy": self._stored.cluster.policy.name,
+            "parameters": self._stored.cluster.policy.parameters(),
+            "nodes": list(self._stored.cluster.nodes),
+            "cores": self._stored.cluster.dispatch.cores,
+            "jobs": [row["jobs"] for row in rows],
+            "entries": [entry for row in rows for entry in row["entries"]],
+            "before": before,
+        }
+
+    def _told(self, job: Job) -> dict[str, object]:
+        return {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), **self._overview(job)}
+
+    def _overview(self, job: Job, soonest: Callable[[int], int] | None = None) -> dict[str, Any]:
+        now = self._stored.clock()
+        return {
+            "job": job.number,
+            "name": name_of(job.spec),
+            "user": job.user.name,
+            "state": job.state,
+            "reason": explain.why(job, self._stored.cluster),
+            "nodes": job.spec.nodes,
+            "shares": job.shares,
+            "submitted": job.submitted,
+            "started": job.started,
+            "ended": job.ended,
+            "expected_start": explain.expected_start(job, self._stored.cluster, now, soonest),
+            "limit": job.limit,
+            "requested": self._stored.settings.limit(job.spec.time),
+            "class": job.spec.job_class,
+            "attempt": job.attempt,
+            "status": job.status,
+            "cpu_seconds": job.cpu_seconds,
+            "max_rss": job.max_rss,
+        }
+
+    def _nodes(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
+        """Return a page of nodes in the order of their indices, which begins with the index `after`."""
+        after = _number(order, "after", 0, least=0)
+        rest = sorted((node for node in self._stored.cluster.nodes.values() if node.index >= after), key=_index)
+        rows = fill(map(self._node, rest))
+        more = rest[len(rows) - 1].index + 1 if len(rows) < len(rest) else None
+        return {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "nodes": rows, "after": more}
+
+    def _node(self, node: Node) -> dict[str, Any]:
+        jobs = [part.job for part in self._stored.cluster.placements.on(node.index)]
+        return node.to_json() | {"jobs": {job.number: job.shares[node.name] for job in jobs}}
+
+
+def _index(node: Node) -> int:
+    return node.index
+
+
+def _number(order: dict[str, Any], field: str, default: int = 0, *, least: int = 1) -> int:
+    """Return a whole number in an order, of at least `least`. Raises ControlError for any other value."""
+    value = order.get(field, default)
+    if type(value) is not int or not least <= value < MOST_JOBS:
+        if field == "job":
+            raise ControlError("job must be a positive whole number: use the number shown by drom queue.")
+        msg = f"{field} is a whole number from {least} to {MOST_JOBS - 1}: send one."
+        raise ControlError(msg)
+    return value
