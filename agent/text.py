@@ -17,7 +17,7 @@ from dromlib import layout as binary
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -117,6 +117,22 @@ def cut_middle(text: str, width: int) -> str:
     while end and not _columns(end[0]):  # a mark without its letter
         end = end[1:]
     return f"{begin}\N{HORIZONTAL ELLIPSIS}{end}"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> list[str]:
+    """Return the lines of a table: rows of `escaped` cells under headings, columns as wide as needed, two blanks apart.
+
+    `align` has a ``>`` for each column whose cells end at its right edge; all others begin at their left. No line has
+    trailing blanks.
+    """
+    lines = [headings, *rows]
+    widths = [max(map(width_of, cells)) for cells in zip(*lines, strict=True)]
+    return ["  ".join(map(_padded, line, widths, align.ljust(len(widths)))).rstrip() for line in lines]
+
+
+def _padded(cell: str, width: int, side: str) -> str:
+    blanks = " " * (width - width_of(cell))
+    return blanks + cell if side == ">" else cell + blanks
 
 
 def duration(seconds: float) -> str:

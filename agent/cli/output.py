@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from drom.agent import text
 from drom.agent.config.sources import toml
 from drom.agent.observe import listing, text_view
 from drom.agent.system.users import user_name
@@ -31,7 +32,7 @@ def emit(value: object) -> None:
 
 def table(headings: list[str], rows: list[list[str]]) -> None:
     """Print rows under headings, columns as wide as needed, no trailing blanks."""
-    print("\n".join(listing.table(headings, rows)))
+    print("\n".join(text.table(headings, rows)))
 
 
 def say(sentence: str) -> None:

@@ -7,7 +7,7 @@ import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.text import clock, cut_middle, cut_to, in_words, left_alone, width_of
+from drom.agent.text import clock, cut_middle, cut_to, in_words, left_alone, table, width_of
 
 from dromlib.cpulist import parse_cpulist
 
@@ -28,7 +28,7 @@ ENOUGH = 24
 """Characters of CPUs that are shown beside other columns; longer lists continue in further lines."""
 
 
-def table(
+def fitted(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
     width: int | None = None,
@@ -38,38 +38,30 @@ def table(
     wrapped: str | None = None,
     cutters: Mapping[str, Callable[[str, int], str]] | None = None,
 ) -> list[str]:
-    """Return rows under headings, columns as wide as needed, no trailing blanks.
+    """Return the lines of a table that are at most `width` characters long.
 
-    If lines would be longer than `width`, columns are cut, always the widest, down to their width in `least`: those in
-    the first entry of `cut` as long as that helps, then those in the next one, and at last all, to `NARROWEST`. A cut
-    cell ends in an ellipsis, or is what `cutters` return for it; cells of the column `wrapped` continue in further
-    lines instead.
+    If lines would be longer, columns are cut, always the widest, down to their width in `least`: those in the first
+    entry of `cut` as long as that helps, then those in the next one, and at last all, to `NARROWEST`. A cut cell ends
+    in an ellipsis, or is what `cutters` return for it; cells of the column `wrapped` continue in further lines instead.
     """
-    lines, least, cutters = [headings, *rows], least or {}, cutters or {}
-    widths = [max(width_of(line[i]) for line in lines) for i in range(len(headings))]
-    if width:
-        whole = dict(zip(headings, widths, strict=True))
-        widths = [min(n, ENOUGH) if name == wrapped else n for name, n in whole.items()]
-        excess = sum(widths) + 2 * (len(widths) - 1) - width
-        for names in cut:
-            some = {i: least.get(name, NARROWEST) for i, name in enumerate(headings) if name in names}
-            excess = _narrow(widths, some, excess)
-        excess = _narrow(widths, dict.fromkeys(range(len(headings)), NARROWEST), excess)
-        widths = [
-            min(whole[name], n - min(excess, 0)) if name == wrapped else n
-            for name, n in zip(whole, widths, strict=True)
-        ]
-    found = []
-    for line in lines:
+    if not width:
+        return table(headings, rows)
+    least, cutters = least or {}, cutters or {}
+    whole = [max(map(width_of, cells)) for cells in zip(headings, *rows, strict=True)]
+    widths = [min(n, ENOUGH) if name == wrapped else n for name, n in zip(headings, whole, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    for names in cut:
+        some = {i: least.get(name, NARROWEST) for i, name in enumerate(headings) if name in names}
+        excess = _narrow(widths, some, excess)
+    excess = _narrow(widths, dict.fromkeys(range(len(headings)), NARROWEST), excess)
+    lines: list[tuple[str, ...]] = []
+    for line in (headings, *rows):
         cells = [
-            _wrapped(cell, n) if name == wrapped else [cutters.get(name, _cut)(cell, n)]
+            _wrapped(cell, n - min(excess, 0)) if name == wrapped else [cutters.get(name, _cut)(cell, n)]
             for name, cell, n in zip(headings, line, widths, strict=True)
         ]
-        found += [
-            "  ".join(part + " " * (n - width_of(part)) for part, n in zip(parts, widths, strict=True)).rstrip()
-            for parts in zip_longest(*cells, fillvalue="")
-        ]
-    return found
+        lines += zip_longest(*cells, fillvalue="")
+    return table(lines[0], lines[1:])
 
 
 def _narrow(widths: list[int], least: Mapping[int, int], excess: int) -> int:
@@ -121,7 +113,7 @@ def task_table(
 ) -> list[str]:
     """Return the table of ``drom ps`` for the tasks of its answer; `user` names a uid.
 
-    `width` is as in `table`. Names are cut in their middle. CPUs are cut last, and a cut list says how many more there
+    `width` is as in `fitted`. Names are cut in their middle. CPUs are cut last, and a cut list says how many more there
     are; with `wraps` a task may have several lines, and CPUs are never cut.
 
     Columns that are empty for all tasks are left out, except the standard ones.
@@ -150,7 +142,7 @@ def task_table(
         if always or (name != "TASK" and any(found))
     }
     least = _leave_out(cells, width, wraps=wraps) if width else {}
-    return table(
+    return fitted(
         list(cells),
         list(zip(*cells.values(), strict=True)),
         width,

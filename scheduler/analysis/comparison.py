@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from drom.agent.text import table as lines_of
 from drom.scheduler.analysis.metrics import COUNTS, FIGURES
 
 if TYPE_CHECKING:
@@ -69,13 +70,10 @@ def number(value: float | None) -> str:
 
 def table(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """Return the lines of a table: figures of the first run, ratios of all; counts of all."""
-    widths = [max(len(name), 10) for name in names]
-    head = "  ".join(name.rjust(width) for name, width in zip(names, widths, strict=True))
-    lines = [f"{'FIGURE':18}{'OF THE FIRST':>16}  {head}"]
+    lines = []
     for row in rows:
         cells = [number(value) for value in row.values]
         if row.figure not in COUNTS:
             cells = ["-" if ratio is None else f"{ratio:.4f}" for ratio in row.ratios]
-        texts = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append(f"{row.label:18}{number(row.values[0]):>16}  {texts}")
-    return lines
+        lines.append([row.label, number(row.values[0]), *cells])
+    return lines_of(["FIGURE", "OF THE FIRST", *names], lines, " >" + ">" * len(names))

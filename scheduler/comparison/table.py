@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from drom.agent.text import table
 from drom.scheduler.analysis.comparison import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from drom.scheduler.comparison.candidates import Candidate
 
@@ -93,24 +94,20 @@ def lines(results: Sequence[Result], width: int | None = None) -> list[str]:
     If the lines would be longer than `width`, the columns that do not fit follow in further tables.
     """
     whole = [result for result in results if result.figures]
-    columns = columns_of(whole)
-    names = _column("POLICY", [result.contender.name for result in whole], str.ljust)
-    figures = [cells(result, columns) for result in whole]
     found: list[str] = []
-    table = names
-    for column, *values in zip(columns, *figures, strict=True):
-        further = _column(column.head, values, str.rjust)
-        if width and table is not names and len(table[0]) + 2 + len(further[0]) > width:
-            found += table
-            table = names
-        table = [f"{line}  {cell}" for line, cell in zip(table, further, strict=True)]
-    return found + table
+    shown: list[Column] = []
+    for column in columns_of(whole):
+        if width and shown and len(_part(whole, [*shown, column])[0]) > width:
+            found += _part(whole, shown)
+            shown = []
+        shown.append(column)
+    return found + _part(whole, shown)
 
 
-def _column(head: str, values: Sequence[str], align: Callable[[str, int], str]) -> list[str]:
-    """Return the cells of a column, its head first, all of the same width."""
-    width = max(map(len, (head, *values)))
-    return [align(cell, width) for cell in (head, *values)]
+def _part(results: Sequence[Result], columns: Sequence[Column]) -> list[str]:
+    """Return the lines of the table of these columns."""
+    rows = [[result.contender.name, *cells(result, columns)] for result in results]
+    return table(["POLICY", *(column.head for column in columns)], rows, " " + ">" * len(columns))
 
 
 def notes(results: Sequence[Result]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.cli.console import Console
+from drom.agent.text import table
 from drom.scheduler.analysis import comparison, plots, results
 from drom.scheduler.demo import story
 from drom.scheduler.demo.jobs import CORES, MIX
@@ -128,11 +129,11 @@ def _compare(value: dict[str, Any], paper: Console, out: Path) -> None:
     rows = [row for row in comparison.rows_of(summaries) if row.figure in SHOWN]
     value["comparison"] = {row.figure: dict(zip(order, row.values, strict=True)) for row in rows}
     paper.heading("Both runs, in whole seconds as the scheduler has written them down")
-    paper.write(f"{'':18}{'static backfill':>17}{'SD-Policy':>12}{'ratio':>9}\n")
-    for row in rows:
-        first, second = map(comparison.number, row.values)
-        ratio = "" if row.ratios[1] is None else f"{row.ratios[1]:.2f}"
-        paper.write(f"{row.label:18}{first:>17}{second:>12}{ratio:>9}".rstrip() + "\n")
+    cells = [
+        [row.label, *map(comparison.number, row.values), "" if row.ratios[1] is None else f"{row.ratios[1]:.2f}"]
+        for row in rows
+    ]
+    paper.write("\n".join(table(["", "static backfill", "SD-Policy", "ratio"], cells, " >>>")) + "\n")
     paper.write(f"All figures: drom compare {os.fspath(out / 'slurm')} {os.fspath(out / 'sd')}\n")
     if not value["problems"]:
         looks = sum(value["runs"][policy]["looks"] for policy in order)

@@ -7,8 +7,7 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.observe import listing
-from drom.agent.text import LAST_MOMENT, clock, counted, cut_middle, duration, escaped, in_words, iso
+from drom.agent.text import LAST_MOMENT, clock, counted, cut_middle, duration, escaped, in_words, iso, table
 from drom.scheduler.live.cluster.job_filter import JobFilter
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _away(node: dict[str, Any], now: float) -> str:
 
 
 def _table(headings: list[str], rows: list[list[str]]) -> list[str]:
-    return listing.table(headings, [[escaped(cell) for cell in row] for row in rows])
+    return table(headings, [[escaped(cell) for cell in row] for row in rows])
 
 
 def _age(job: dict[str, Any], now: float) -> str:

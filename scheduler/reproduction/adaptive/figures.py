@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.text import table
 from drom.scheduler.analysis import plots
 from drom.scheduler.reproduction.adaptive import contracts
 from drom.scheduler.reproduction.adaptive.experiment import JOBS, LOADS, RESPONSE, UTILISATION, Point
@@ -34,11 +35,17 @@ def lines(found: Sequence[Point]) -> Iterator[str]:
     """Yield a table per figure, each value with half of its 95 % interval."""
     for (experiment, metric), number in FIGURES.items():
         yield f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
-        yield f"  {'load':>4} {'rigid':>20} {'adaptive':>20} {'difference':>20}         {'weighing costs':>20}"
-        for point in _of(found, experiment, metric):
-            cells = " ".join(f"{_text(value):>20}" for value in (point.rigid, point.adaptive, point.gain))
-            weighing = f"{_text(point.weighing):>20}  {point.verdict_on_weighing}"
-            yield f"  {point.load:4.1f} {cells}  {point.verdict:6} {weighing}"
+        rows = [
+            [
+                f"{point.load:.1f}",
+                *map(_text, (point.rigid, point.adaptive, point.gain)),
+                point.verdict,
+                _text(point.weighing),
+                point.verdict_on_weighing,
+            ]
+            for point in _of(found, experiment, metric)
+        ]
+        yield from table(["load", "rigid", "adaptive", "difference", "", "weighing costs", ""], rows, ">>>> >")
         yield ""
 
 
@@ -46,12 +53,18 @@ def contract_lines(found: Sequence[Level]) -> Iterator[str]:
     """Yield a table per metric of contracts, each value with half of its 95 % interval, and a verdict on payoff."""
     for metric, words in contracts.WORDS.items():
         yield f"Contracts: {words}, {contracts.COUNT:,} jobs"
-        yield f"  {'load':>4} " + " ".join(f"{name:>20}" for name in contracts.POLICIES) + "  payoff against each"
-        for level in (one for one in found if one.metric == metric):
-            cells = " ".join(f"{_text(level.levels[name]):>20}" for name in contracts.POLICIES)
-            verdicts = ", ".join(level.verdict(other) for other in level.gains)
-            yield f"  {level.load:4.1f} {cells}  {verdicts}"
+        rows = [
+            [f"{one.load:.1f}", *(_text(one.levels[name]) for name in contracts.POLICIES), _verdicts(one)]
+            for one in found
+            if one.metric == metric
+        ]
+        headings = ["load", *contracts.POLICIES, "payoff against each"]
+        yield from table(headings, rows, ">" * (1 + len(contracts.POLICIES)))
         yield ""
+
+
+def _verdicts(level: Level) -> str:
+    return ", ".join(level.verdict(other) for other in level.gains)
 
 
 def to_json(found: Sequence[Point], bound: Sequence[Level], seed: int, stall: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.text import table
 from drom.scheduler.analysis import plots
 from drom.scheduler.analysis.estimates import Estimate, estimate
 from drom.scheduler.reproduction.cp.experiment import PAPER, Contest, contests, tests_in, values
@@ -30,17 +31,23 @@ def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform
         count = min(first, test.jobs)
         which = f"{count} jobs" if count == test.jobs else f"the first {count} of {test.jobs} jobs"
         yield f"{test.name}: {which} on {nodes}, {len(seeds)} seeds"
-        yield f"  {'':12}" + "".join(f"{word:>13}{'paper':>12}" for word in WORDS.values())
-        for name in SCHEDULERS:
-            cells = "".join(_cell(found, test, name, metric) for metric in WORDS)
-            yield f"  {name:12}{cells}".rstrip()
+        headings = ["", *(word for metric in WORDS.values() for word in (metric, "paper"))]
+        rows = [[name, *(cell for one in WORDS for cell in _cells(found, test, name, one))] for name in SCHEDULERS]
+        yield from table(headings, rows, " " + ">>" * len(WORDS))
         yield ""
     yield "CP beside the rules: wins/ties/losses over the seeds, mean difference with its 95 % interval"
-    for one in contests(found):
-        record = f"{one.wins}/{one.ties}/{one.losses}"
-        gap = f"{_number(one.difference.mean)} ± {_number(one.difference.half)}"
-        change = "" if one.change is None else f"{one.change:9.1%}"
-        yield f"  {one.test}  {one.metric.upper():4}{one.rule:12}{record:>9}{gap:>26}{change}"
+    rows = [
+        [
+            one.test,
+            one.metric.upper(),
+            one.rule,
+            f"{one.wins}/{one.ties}/{one.losses}",
+            f"{_number(one.difference.mean)} ± {_number(one.difference.half)}",
+            "" if one.change is None else f"{one.change:.1%}",
+        ]
+        for one in contests(found)
+    ]
+    yield from table(["TEST", "METRIC", "RULE", "W/T/L", "DIFFERENCE", "CHANGE"], rows, "   >>>")
     if platform.name != EURORA:
         yield f"note: the paper's numbers are of {EURORA}, these of {platform.name}."
 
@@ -93,11 +100,11 @@ def _contest(one: Contest) -> dict[str, Any]:
     return one._asdict() | {"difference": one.difference._asdict()}
 
 
-def _cell(found: dict[Task, Metrics], test: Case, name: str, metric: str) -> str:
+def _cells(found: dict[Task, Metrics], test: Case, name: str, metric: str) -> tuple[str, str]:
     paper = PAPER[test.name].get(name)
     given = "" if paper is None else _number(getattr(paper, metric))
     ours = _estimate(found, test, name, metric)
-    return f"{_number(ours.mean):>13}{given:>12}"
+    return _number(ours.mean), given
 
 
 def _number(value: float) -> str:

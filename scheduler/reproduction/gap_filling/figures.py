@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.text import table
 from drom.scheduler.analysis import plots
 from drom.scheduler.reproduction.gap_filling.experiment import (
     ACCURACIES,
@@ -38,26 +39,22 @@ _WAYS = ((NONE, 1, 0), (A, 60, 5), (B, 1, 5))
 def lines(found: Sequence[Point], days: int) -> Iterator[str]:
     """Yield both tables, each value with half of its 95 % interval."""
     yield f"Figure 2: mean load over the accuracy p of requests, {NODES} slots, {days} days"
-    yield f"  {'p':>4} " + " ".join(f"{_way(*way):>19}" for way in _WAYS)
-    for accuracy in ACCURACIES:
-        cells = (_text(_find(found, accuracy, *way).load) for way in _WAYS)
-        yield f"  {accuracy:4.2f} " + " ".join(f"{cell:>19}" for cell in cells)
+    loads = [[f"{p:.2f}", *(_text(_find(found, p, *way).load) for way in _WAYS)] for p in ACCURACIES]
+    yield from table(["p", *(_way(*way) for way in _WAYS)], loads, ">" * (1 + len(_WAYS)))
     yield ""
     yield f"Gain in utilisation by a filler queue that is always full, p = {_SHOWN:g}, c = 1; times in minutes"
     heads = ("regular", "idle slots", "gain", "0.1 (1 - t) c", "both", "delayed jobs", "delay, s")
-    yield f"  {'policy':6} {'T':>3} {'t':>3} " + " ".join(f"{head:>17}" for head in heads)
-    for point in _of(found, _SHOWN):
-        yield f"  {_cells(point)}"
+    yield from table(["policy", "T", "t", *heads], list(map(_cells, _of(found, _SHOWN))), " >>" + ">" * len(heads))
 
 
-def _cells(point: Point) -> str:
+def _cells(point: Point) -> list[str]:
     slot, pause = (str(value) if point.policy in who else "-" for value, who in _numbers(point))
     bound = "-" if point.bound is None else f"{point.bound:.4f}"
     whole = _text(point.whole) if point.policy == A else "-"
     both = f"{point.regular.mean + point.gain.mean:.4f}"
     values = (_text(point.regular), whole, _text(point.gain), bound, both)
     delays = (f"{value.mean:,.0f} ± {value.half:,.0f}" for value in (point.delayed, point.delay_s))
-    return f"{point.policy:6} {slot:>3} {pause:>3} " + " ".join(f"{cell:>17}" for cell in (*values, *delays))
+    return [point.policy, slot, pause, *values, *delays]
 
 
 def _numbers(point: Point) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from drom.agent.text import table
 from drom.scheduler.analysis.metrics import FIGURES
 from drom.scheduler.reproduction.sd_policy import paper
 from drom.scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
@@ -127,8 +128,7 @@ def cells(row: Row) -> tuple[str, str, str, str, str]:
 
 def lines(rows: Iterable[Row]) -> list[str]:
     """Return a table as lines of text."""
-    table = [("PLACE", "WHAT", "PAPER", "HERE", "DEVIATION"), *map(cells, rows)]
-    return [f"  {place:12}{what:48}{given:>14}{here:>14}{apart:>16}" for place, what, given, here, apart in table]
+    return table(("PLACE", "WHAT", "PAPER", "HERE", "DEVIATION"), list(map(cells, rows)), "  >>>")
 
 
 def _given(row: Row) -> str:

@@ -184,15 +184,15 @@ def test_changes_are_told_task_by_task() -> None:
 def test_a_table_is_straight_whatever_names_are_like() -> None:
     """Marks take no column, wide characters two, and what is cut fits."""
     rows = [["e\u0301e\u0301", "x"], ["\u4f5c\u696d", "x"], ["abcdefgh", "x"]]
-    assert listing.table(["NAME", "STATE"], rows) == [
+    assert listing.fitted(["NAME", "STATE"], rows) == [
         "NAME      STATE",
         "e\u0301e\u0301        x",
         "\u4f5c\u696d      x",
         "abcdefgh  x",
     ]
     names = [["\u4f5c\u696d" * 9], ["abcde\u0301" * 4]]
-    assert listing.table(["NAME"], names, 9, cutters={"NAME": cut_middle})[1:] == [
+    assert listing.fitted(["NAME"], names, 9, cutters={"NAME": cut_middle})[1:] == [
         "\u4f5c\u696d\N{HORIZONTAL ELLIPSIS}\u4f5c\u696d",
         "abcd\N{HORIZONTAL ELLIPSIS}bcde\u0301",
     ]
-    assert listing.table(["NAME"], [["\u4f5c\u696d" * 9]], 8) == ["NAME", "\u4f5c\u696d\u4f5c\N{HORIZONTAL ELLIPSIS}"]
+    assert listing.fitted(["NAME"], [["\u4f5c\u696d" * 9]], 8) == ["NAME", "\u4f5c\u696d\u4f5c\N{HORIZONTAL ELLIPSIS}"]
