@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import ControlError
-from drom.agent.ipc.runtime_dir import default_runtime_dir
+from drom.agent.system.paths import default_runtime_dir
 from drom.agent.testbed.agent_process import AgentProcess, clean_environment, command_of
 
 from dromlib import layout, native

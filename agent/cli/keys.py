@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +10,10 @@ import typer
 from drom.agent.cli import output
 from drom.agent.cli.orders import AsJson
 from drom.agent.control import keys
+from drom.agent.system.paths import default_keys
 
 keys_app = typer.Typer(help="Make and show the keys for orders between nodes.")
 SCHEMA_VERSION = 1
-
-
-def _default_folder() -> Path:
-    return keys.default_folder(os.environ, os.geteuid())
 
 
 Folder = Annotated[
@@ -26,7 +22,7 @@ Folder = Annotated[
         "--dir",
         metavar="DIR",
         help="The folder with the keys.",
-        default_factory=_default_folder,
+        default_factory=default_keys,
         show_default="/etc/drom/keys, or ~/.config/drom/keys",
     ),
 ]

@@ -15,10 +15,9 @@ import typer
 from drom.agent import errors
 from drom.agent.cli import output
 from drom.agent.control import client
-from drom.agent.control.keys import default_folder
 from drom.agent.control.remote import RemoteAddress
-from drom.agent.ipc.runtime_dir import default_runtime_dir
 from drom.agent.model.layouts import Layout, parse_layout
+from drom.agent.system.paths import default_keys, default_runtime_dir
 from drom.agent.text import parse_duration, parse_size
 
 from dromlib import layout as binary
@@ -111,7 +110,7 @@ def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
             ),
         ] = None,
     ) -> Agent:
-        folder = remote_keys or default_folder(os.environ, os.geteuid())
+        folder = remote_keys or default_keys()
         return RemoteAddress(remote, folder) if remote else runtime_dir
 
     of_agent = inspect.signature(find, eval_str=True).parameters

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from drom.agent.ipc.runtime_dir import SYSTEM_DIR
 from drom.agent.model.layouts import ANY, Layout, parse_layout
+from drom.agent.system.paths import default_spool
 from drom.agent.text import FEATURE, NODE, RESOURCE, WordError, parse_size
 
 from dromlib.cpulist import CpuListError, parse_cpulist
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Value = str | int | float | bool | tuple[str, ...] | None
-SYSTEM_SPOOL = Path("/var/lib/drom/steward")
 """The spool of the system's agent: files in /run are lost after a loss of power."""
 TABLES = ("exclude", "users", "remote")
 """The tables that a configuration file may have."""
@@ -304,9 +303,7 @@ class Options:
     @property
     def spool_path(self) -> Path:
         """The path at which the agent stores its data on the scheduler's jobs."""
-        if not self.spool and Path(self.runtime_dir) == SYSTEM_DIR:
-            return SYSTEM_SPOOL
-        return Path(self.spool or f"{self.runtime_dir}/steward")
+        return Path(self.spool) if self.spool else default_spool(Path(self.runtime_dir))
 
 
 def resources_of(words: tuple[str, ...]) -> dict[str, int]:

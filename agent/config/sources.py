@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.config.options import OPTIONS, TABLES, Option, Options, Value
-from drom.agent.ipc.runtime_dir import default_runtime_dir
 from drom.agent.system.os_errors import reason_of
+from drom.agent.system.paths import default_runtime_dir
 from drom.agent.system.plain_files import read_plain
 
 from dromlib.errors import DromError
@@ -245,7 +245,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     if faults:
         raise ConfigError("\n".join(faults))
     directory = found["runtime_dir"]
-    where = Path(str(directory.value)) if directory.value else default_runtime_dir(dict(environ))
+    where = Path(str(directory.value)) if directory.value else default_runtime_dir(environ)
     found["runtime_dir"] = replace(directory, value=str(where.absolute()))
     return found
 

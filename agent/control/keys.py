@@ -20,7 +20,6 @@ import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
@@ -28,9 +27,9 @@ from drom.agent.errors import ControlError
 from zmq.utils import z85
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+    from pathlib import Path
 
-SYSTEM_FOLDER = Path("/etc/drom/keys")
 SECRET, PUBLIC, PEERS = "identity.secret", "identity.key", "peers"
 OURSELVES = "ourselves"
 """The name of a peer with our own keys."""
@@ -72,14 +71,6 @@ class Keys:
         """Return the file with the public key of the peer `name`, None if it has none of its own."""
         path = self.folder / PEERS / f"{name}.key"
         return path if _NAME.fullmatch(name) and path.exists() else None
-
-
-def default_folder(environ: Mapping[str, str], uid: int) -> Path:
-    """Return the folder of a user's keys: /etc/drom/keys for root, else below ``$XDG_CONFIG_HOME`` or ~/.config."""
-    if uid == 0:
-        return SYSTEM_FOLDER
-    home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "/") / ".config"
-    return Path(home) / "drom/keys"
 
 
 def make(folder: Path) -> Keys:

@@ -27,6 +27,7 @@ from drom.agent.observe.event_log import EventLog
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError, place
 from drom.agent.observe.log import Log, failure
 from drom.agent.system import python_command
+from drom.agent.system.paths import default_keys
 from drom.agent.system.python_command import SERVE
 from drom.agent.system.sd_notify import ServiceManager
 from drom.agent.system.users import group_number
@@ -202,9 +203,7 @@ def keys_of(options: Options) -> Keys:
     """Return this agent's keys. Raises `ControlError`."""
     from drom.agent.control import keys
 
-    return keys.load(
-        Path(options.remote_keys) if options.remote_keys else keys.default_folder(os.environ, os.geteuid())
-    )
+    return keys.load(Path(options.remote_keys) if options.remote_keys else default_keys())
 
 
 def _reread(start: Topology, reserved: int, *, words: bool) -> Topology:

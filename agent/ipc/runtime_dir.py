@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtime directory: its path, its owner, and the files that an earlier agent left there."""
+"""The runtime directory: its owner, and the files that an earlier agent left there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drom.agent.system import connections
+from drom.agent.system import connections, paths
 
 from dromlib import layout
 from dromlib.errors import DromError
@@ -21,7 +21,6 @@ from dromlib.layout import HEADER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SYSTEM_DIR = Path("/run/drom")
 DOOR_PATH_MAX = 107
 """Most bytes of the path of an AF_UNIX socket, without the closing NUL."""
 SOCKETS = ("door", "control", "signals")
@@ -36,28 +35,6 @@ class RuntimeDirError(DromError):
     """Raised when an agent cannot use the runtime directory; the message says what to do."""
 
 
-def default_runtime_dir(environ: dict[str, str] | None = None, uid: int | None = None) -> Path:
-    """Return the default runtime directory of an agent, by the same rule as in libdrom.
-
-    That is the first of ``$DROM_RUNTIME_DIR``, /run/drom (for root, or if a system agent has its registration socket
-    there), ``$XDG_RUNTIME_DIR/drom`` and /tmp/drom-UID.
-    """
-    environ = dict(os.environ) if environ is None else environ
-    uid = os.geteuid() if uid is None else uid
-    if environ.get("DROM_RUNTIME_DIR"):
-        return Path(environ["DROM_RUNTIME_DIR"])
-    if uid == 0 or (SYSTEM_DIR / "door").exists():
-        return SYSTEM_DIR
-    if environ.get("XDG_RUNTIME_DIR"):
-        return Path(environ["XDG_RUNTIME_DIR"]) / "drom"
-    return fallback_dir(uid)
-
-
-def fallback_dir(uid: int) -> Path:
-    """Return the directory of a user without another one: any user may have created it."""
-    return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `fault_of`
-
-
 def fault_of(path: Path, uid: int, environ: Mapping[str, str] | None = None) -> str:
     """Return why a user must not trust the contents of a runtime directory, empty if there is no reason; as in libdrom.
 
@@ -65,7 +42,7 @@ def fault_of(path: Path, uid: int, environ: Mapping[str, str] | None = None) -> 
     this user or root and in which no other user may write.
     """
     session = (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR")
-    if path not in (fallback_dir(uid), Path(session or "/") / "drom"):
+    if path not in (paths.fallback_dir(uid), Path(session or "/") / "drom"):
         return ""
     try:
         about = path.lstat()

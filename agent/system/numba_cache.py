@@ -6,11 +6,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from drom.agent.system.paths import numba_caches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 def cache_folder(name: str, files: Sequence[Path]) -> Path | None:
@@ -23,10 +25,7 @@ def cache_folder(name: str, files: Sequence[Path]) -> Path | None:
     files = [file.resolve() for file in files]
     sources = b"".join(f"{file} {file.stat().st_mtime_ns} ".encode() + file.read_bytes() for file in files)
     digest = hashlib.sha256(sources).hexdigest()[:16]
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    bases = [os.environ.get("CACHE_DIRECTORY", "").split(":")[0], os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
-    places = [Path(given)] if given else [Path(base).expanduser() / "drom" / "numba" for base in bases if base]
-    for place in places:
+    for place in numba_caches():
         folder = place / f"{name}-{digest}"
         with contextlib.suppress(OSError, RuntimeError):  # not writable, no home
             folder.mkdir(parents=True, exist_ok=True)

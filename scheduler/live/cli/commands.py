@@ -16,8 +16,9 @@ import typer
 from drom.agent import errors
 from drom.agent.cli import output
 from drom.agent.cli.orders import AsJson, reader
-from drom.agent.control import client, keys, messages
+from drom.agent.control import client, messages
 from drom.agent.control.remote import RemoteAddress
+from drom.agent.system.paths import default_keys, default_queue
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import scheduler as cli_scheduler
 from drom.scheduler.live.cli import tables
@@ -62,7 +63,7 @@ def _where(text: str) -> Path | RemoteAddress:
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in address:
         folder = os.environ.get("DROM_REMOTE_KEYS")
-        return RemoteAddress(address, Path(folder) if folder else keys.default_folder(os.environ, os.geteuid()))
+        return RemoteAddress(address, Path(folder) if folder else default_keys())
     if ":" in text and not Path(text).is_dir():
         msg = f"{text!r} is not a scheduler: write HOST:PORT, or the folder of its queue."
         raise SchedulerError(msg)
@@ -76,7 +77,7 @@ Where = Annotated[
         metavar="DIR|HOST:PORT",
         help="The folder of the scheduler's queue, or its address for users of other nodes.",
         envvar="DROM_QUEUE",
-        default_factory=lambda: str(cli_scheduler.default_queue(os.environ, os.geteuid())),
+        default_factory=lambda: str(default_queue()),
         show_default="/var/lib/drom, or ~/.local/state/drom",
     ),
 ]

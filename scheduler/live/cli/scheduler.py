@@ -13,13 +13,14 @@ from drom.agent.control import keys
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError
 from drom.agent.observe.log import Log, failure
+from drom.agent.system.paths import default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from drom.scheduler.live.server.server import Server
 
@@ -27,20 +28,6 @@ USUAL = Settings()
 DAY = 86400.0
 UNREAD = 2
 """Answers that wait to be read by a user of another node: each may be a long page."""
-SYSTEM_STATE = Path("/var/lib/drom")
-
-
-def default_state(environ: Mapping[str, str], uid: int) -> Path:
-    """Return where a scheduler keeps its queue: /var/lib/drom for root, else ``$XDG_STATE_HOME/drom``."""
-    if uid == 0:
-        return SYSTEM_STATE
-    home = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "/") / ".local/state"
-    return Path(home) / "drom"
-
-
-def default_queue(environ: Mapping[str, str], uid: int) -> Path:
-    """Return the default folder of the queue: /var/lib/drom if a system scheduler is there, else `default_state`."""
-    return SYSTEM_STATE if (SYSTEM_STATE / "control").exists() else default_state(environ, uid)
 
 
 def scheduler(
@@ -50,7 +37,7 @@ def scheduler(
             "--state",
             metavar="DIR",
             help="The folder of the queue.",
-            default_factory=lambda: default_state(os.environ, os.geteuid()),
+            default_factory=default_state,
             show_default="/var/lib/drom of root, or ~/.local/state/drom",
         ),
     ],
@@ -154,7 +141,7 @@ def scheduler(
     log = Log()
     if words := announcement(found):
         log("compiling", text=words)
-    folder = key_folder or keys.default_folder(os.environ, os.geteuid())
+    folder = key_folder or default_keys()
     gates = (
         RemoteEndpoint(users, keys.load(folder), longest=LONGEST_REQUEST, unread=UNREAD, option="--users")
         if users

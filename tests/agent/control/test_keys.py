@@ -5,15 +5,18 @@ import contextlib
 import json
 import os
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.control import keys
-from drom.agent.control.keys import KeysError, default_folder, load, make, trust
+from drom.agent.control.keys import KeysError, load, make, trust
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.commands import drom
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -53,12 +56,6 @@ class TestMake:
         (tmp_path / "file").touch()
         with pytest.raises(KeysError, match=r"^cannot make keys in .*/file/keys: Not a directory: choose a folder"):
             make(tmp_path / "file/keys")
-
-    def test_everybody_has_his_own_folder(self) -> None:
-        """Root has the system's; users have one in their configuration."""
-        assert default_folder({}, 0) == Path("/etc/drom/keys")
-        assert default_folder({"HOME": "/home/a"}, 7) == Path("/home/a/.config/drom/keys")
-        assert default_folder({"HOME": "/home/a", "XDG_CONFIG_HOME": "/c"}, 7) == Path("/c/drom/keys")
 
 
 class TestModes:

@@ -20,8 +20,8 @@ from drom.agent.control.messages import endpoint
 from drom.agent.control.server import Server
 from drom.agent.control.zmtp import ZmtpServer, frame
 from drom.agent.errors import ControlError
-from drom.agent.ipc import runtime_dir
 from drom.agent.model.caller import Caller
+from drom.agent.system import paths
 from drom.agent.system.connections import TURN_SECONDS
 
 from dromlib.subscription import COMMAND, GREETING, READY
@@ -220,7 +220,7 @@ class TestOrders:
     def test_who_makes_our_directory_is_not_believed(self, server: Server, folder: Path) -> None:
         """Where nobody says where the agent is, anybody may have made the directory in which it would be, or a link."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runtime_dir, "fallback_dir", lambda _: folder)
+            patch.setattr(paths, "fallback_dir", lambda _: folder)
             assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
 
             def refused() -> list[str]:
@@ -240,7 +240,7 @@ class TestOrders:
             folder.chmod(0o755)
             link = folder.with_name(f"{folder.name}-link")
             link.symlink_to(folder)
-            patch.setattr(runtime_dir, "fallback_dir", lambda _: link)
+            patch.setattr(paths, "fallback_dir", lambda _: link)
             with pytest.raises(ControlError, match=f"^{link} is no directory: {elsewhere}$"):
                 order(link, "ps")
             link.unlink()

@@ -3,25 +3,21 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.daemon.recovery import open_registry, unit_in_use
-from drom.agent.ipc import runtime_dir
 from drom.agent.ipc.registry import Owner, Registry, RegistryError
-from drom.agent.ipc.runtime_dir import RuntimeDirError, create_and_lock, default_runtime_dir, freezes, remove_sockets
+from drom.agent.ipc.runtime_dir import RuntimeDirError, create_and_lock, freezes, remove_sockets
 from drom.agent.model.jobs import Arrival, Grant, Job, Task
 from drom.agent.system.proc import boot_id, start_time
 
-from dromlib import native
 from dromlib.layout import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ME = Owner(os.getpid(), 1, boot_id(), 5, emulated=False)
 
@@ -44,44 +40,6 @@ def leave_a_task(path: Path, owner: Owner = ME, mask: int = 0b11, start: int | N
     registry.register(task, Job("a", "a", 1, 0, "malleable", 1, 1, 4, {0: task}))
     registry.publish(task, 1, mask, "arrival")
     return registry
-
-
-class TestDefault:
-    """Where the runtime directory is."""
-
-    @pytest.mark.parametrize(
-        ("environ", "uid", "path"),
-        [
-            ({"DROM_RUNTIME_DIR": "/x", "XDG_RUNTIME_DIR": "/y"}, 0, "/x"),
-            ({"XDG_RUNTIME_DIR": "/y"}, 0, "/run/drom"),
-            ({"XDG_RUNTIME_DIR": "/y"}, 1000, "/y/drom"),
-            ({"DROM_RUNTIME_DIR": ""}, 0, "/run/drom"),
-        ],
-    )
-    def test_environment_then_user(self, environ: dict[str, str], uid: int, path: str) -> None:
-        """DROM_RUNTIME_DIR counts for all; root has /run/drom and others their own place."""
-        assert default_runtime_dir(environ, uid) == Path(path)
-
-    def test_a_system_agent_comes_first(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """A user finds the system's agent where its door is; else the session's place, else one in /tmp."""
-        monkeypatch.setattr(runtime_dir, "SYSTEM_DIR", tmp_path)
-        assert default_runtime_dir({}, 1000) == Path("/tmp/drom-1000")
-        (tmp_path / "door").touch()
-        assert default_runtime_dir({"XDG_RUNTIME_DIR": "/y"}, 1000) == tmp_path
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-    @pytest.mark.parametrize("session", [None, "/y"])
-    def test_the_library_looks_in_the_same_place(self, session: str | None) -> None:
-        """What drom-run of another user says agrees with what the command line would use."""
-        environ = {} if session is None else {"XDG_RUNTIME_DIR": session}
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder).chmod(0o755)
-            launcher = shutil.copy(native.run_path(), folder)
-            command = ["setpriv", "--reuid=65534", "--clear-groups", launcher, "--require", "true"]
-            env = {"PATH": os.environ["PATH"], **environ}
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-
-        assert f"no agent answers in {default_runtime_dir(environ, 65534)}:" in done.stderr
 
 
 class TestPrepare:
