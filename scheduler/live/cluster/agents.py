@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from drom.agent.execution import protocol as say
-from drom.agent.observe.rates import Rates
+from drom.agent.observe.job_rates import Rates
 from drom.agent.text import NODE, counted
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.jobs import COMPLETED, FAILED, REQUEUE, TIMEOUT, Node, how_it_ended

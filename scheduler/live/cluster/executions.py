@@ -24,7 +24,7 @@ from drom.scheduler.live.cluster.placements import ABSENT, ASKED, STARTED, UNSUR
 from drom.scheduler.live.cluster.survivors import Survivors
 
 if TYPE_CHECKING:
-    from drom.agent.observe.rates import Rates
+    from drom.agent.observe.job_rates import Rates
     from drom.scheduler.live.cluster.controller import Controller, Fault
     from drom.scheduler.live.cluster.job_queue import JobQueue
     from drom.scheduler.live.cluster.state import ClusterState

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 from drom.agent.ipc.mailboxes import MailboxState
 from drom.agent.model.jobs import Arrival, Reservation
-from drom.agent.observe.job_rates import Count, RateMonitor, RateSample, counted
-from drom.agent.observe.rates import ENOUGH, MEMORY, MOST_SIZES, Rates
+from drom.agent.observe.job_rates import ENOUGH, MEMORY, MOST_SIZES, Count, RateMonitor, Rates, RateSample, counted
 from hypothesis import given
 from hypothesis import strategies as st
 
