@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.config.options import OPTIONS, TABLES, Option, Options, Value
+from drom.agent.system.files import read_plain
 from drom.agent.system.os_errors import reason_of
 from drom.agent.system.paths import default_runtime_dir
-from drom.agent.system.plain_files import read_plain
 
 from dromlib.errors import DromError
 

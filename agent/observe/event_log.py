@@ -18,7 +18,7 @@ import stat
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.system.plain_files import open_plain
+from drom.agent.system.files import open_plain
 
 from dromlib.errors import DromError
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the files of a machine below a root, so that neither their type nor their contents can stop or block us."""
+"""Read plain files, those of a machine below a root above all, so that neither their type nor contents can block us."""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
+import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from drom.agent.system.plain_files import read_plain
 from drom.agent.text import escaped
 
 from dromlib.cpulist import MAX_CPUS, CpuListError, parse_cpulist, parse_cpumask
@@ -16,6 +17,33 @@ from dromlib.cpulist import MAX_CPUS, CpuListError, parse_cpulist, parse_cpumask
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file for reading. Raises OSError, also if it is not a plain file; its text is for users."""
+    _check(path.stat().st_mode)
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")  # noqa: SIM115
+    try:
+        _check(os.fstat(file.fileno()).st_mode)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """Return the bytes of a plain file of at most `limit` bytes. Raises OSError, also if it is not plain or longer."""
+    with open_plain(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it is longer than {limit} bytes")
+    return data
+
+
+def _check(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a plain file")
+
 
 BLANKS = " \t\r\n\0"
 _SMALL = 1 << 18  # bytes: four times the longest list of MAX_CPUS numbers would be more than any kernel writes
