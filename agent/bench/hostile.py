@@ -23,7 +23,7 @@ from drom.agent.bench import scale
 from drom.agent.bench.node import Figure, report
 from drom.agent.bench.publish import percentile
 from drom.agent.control import client, messages
-from drom.agent.control.quotas import MOST_CONNECTIONS
+from drom.agent.control.access import MOST_CONNECTIONS
 from drom.agent.control.zmtp import PING, frame
 
 from dromlib import layout

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The right to give any order: root, the agent's own user, members of a group, and holders of a trusted key have it."""
+"""Who may give any order, and how much of the agent itself one user may occupy, so that others can use it.
+
+Root, the agent's own user, members of a group, and holders of a trusted key may give any order.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drom.agent.errors import ControlError
+from drom.agent.errors import ControlError, Refused
 from drom.agent.system.users import DIRECTORY, SilentDirectoryError, groups_of
 
 if TYPE_CHECKING:
@@ -50,3 +53,25 @@ class Operators:
             return self.group in DIRECTORY.ask(groups_of, caller.uid)
         except SilentDirectoryError as error:
             raise ControlError(str(error)) from error
+
+
+MOST_CONNECTIONS = 256
+"""Most connections of a user to one socket, however many descriptors there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserQuotas:
+    """Quotas of users. `tasks`: the tasks a user may have registered (0: no cap); `free`: uids without any quota."""
+
+    tasks: int = 0
+    free: frozenset[int] = frozenset({0})
+
+    def connections(self, uid: int, descriptors: int) -> int:
+        """Return how many connections to one socket a user may have if the agent may open `descriptors` descriptors."""
+        return descriptors if uid in self.free else min(MOST_CONNECTIONS, max(1, descriptors // 8))
+
+    def admit_task(self, uid: int, has: int) -> None:
+        """Raise `Refused` if a user with `has` tasks may not have another one."""
+        if self.tasks and uid not in self.free and has >= self.tasks:
+            msg = f"user {uid} has {has} tasks here, and users.max_tasks is {self.tasks}: wait until some have ended."
+            raise Refused(msg)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 from drom.agent.control import keys
+from drom.agent.control.access import MOST_CONNECTIONS
 from drom.agent.control.messages import MAX_MESSAGE
-from drom.agent.control.quotas import MOST_CONNECTIONS
 from drom.agent.control.remote import HANDSHAKE_MS, LAST_PORT, _has_port
 from drom.agent.control.zmq_monitor import connection_of, drain_events, monitor, next_message, received
 from drom.agent.errors import ControlError

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import zmq
+from drom.agent.control.access import MOST_CONNECTIONS
 from drom.agent.control.messages import MAX_MESSAGE, MOST_BRACKETS, PROTOCOL, endpoint
-from drom.agent.control.quotas import MOST_CONNECTIONS
 from drom.agent.control.zmtp import PublisherServer, ZmtpServer
 from drom.agent.errors import ControlError, NotYetError
 from drom.agent.model.caller import Caller

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drom.agent.config.exclusions import Exclusions
-    from drom.agent.control.quotas import UserQuotas
+    from drom.agent.control.access import UserQuotas
     from drom.agent.daemon.actuator import Actuator
     from drom.agent.daemon.registration_answers import Answer
     from drom.agent.daemon.responders import Responders

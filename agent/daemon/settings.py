@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drom.agent.config.exclusions import Exclusions
-from drom.agent.control.access import Operators
-from drom.agent.control.quotas import UserQuotas
+from drom.agent.control.access import Operators, UserQuotas
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node.node import RULES
 from drom.agent.system.unmanaged_load import BusyCoreFilter

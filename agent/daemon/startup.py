@@ -18,8 +18,7 @@ from drom.agent.config.addresses import metrics_address, zmq_address
 from drom.agent.config.exclusions import find_users
 from drom.agent.config.options import Options, resources_of
 from drom.agent.config.sources import Sources
-from drom.agent.control.access import Operators
-from drom.agent.control.quotas import UserQuotas
+from drom.agent.control.access import Operators, UserQuotas
 from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
 from drom.agent.ipc.cpu_locks import cpu_locks_file
