@@ -17,7 +17,6 @@ from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import PENDING
 from drom.scheduler.live.cluster.spec import MOST_AT_ONCE
 from drom.scheduler.live.server.authorization import is_operator
-from drom.scheduler.live.server.clock import Clock
 from drom.scheduler.live.server.store import UnreadableError, UnwritableError
 
 if TYPE_CHECKING:
@@ -40,6 +39,23 @@ RETRY = 1.0
 """Seconds until writing the queue is tried again after a failure."""
 TIDY = 600.0
 """Seconds between searches for old jobs."""
+
+
+class Clock:
+    """The scheduler's time: unix seconds that never decrease, whatever happens to the machine's clock.
+
+    It counts on from the wall clock at its start, or from `latest` if that is later.
+    """
+
+    def __init__(self, latest: float = 0.0) -> None:
+        now = time.time()
+        self.ahead = max(0.0, latest - now)
+        """The seconds by which it was ahead of the wall clock at its start."""
+        self._offset = now + self.ahead - time.monotonic()
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return time.monotonic() + self._offset
 
 
 class StoredCluster:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from drom.scheduler.live.server.clock import Clock
+from drom.scheduler.live.server.stored_cluster import Clock
 
 
 def test_the_time_is_that_of_the_wall_clock() -> None:
