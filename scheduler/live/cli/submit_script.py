@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of `drom submit`: its options override those in the script."""
+"""The command line of `drom submit`: its options override those in the script.
+
+The script's options are in its ``#DROM`` lines, which are read as sbatch reads ``#SBATCH`` lines.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +17,40 @@ import typer.core
 from drom.agent.cli.usage import usage_sentence
 from drom.agent.system.os_errors import reason_of
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cli.directives import MARK, directives
+
+MARK = "#DROM"
+_PART = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\\s])"""
+"""A character of a word, or several in quotes."""
+_COMMENT = re.compile(rf"(#.*)|({_PART}+)")
+"""A comment, or else a word, in which a # is an ordinary character."""
+
+
+def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
+    """Return the options in the comments before the first command of a script, each line with its number.
+
+    Raises SchedulerError with the number of a line that cannot be read; `name` is the script's name.
+    """
+    found: list[tuple[int, list[str]]] = []
+    for number, line in enumerate(script.splitlines(), 1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            break
+        if text.startswith(MARK + "-"):
+            msg = f"{name}, line {number}: a blank is missing after {MARK}: write {MARK} {text.removeprefix(MARK)}"
+            raise SchedulerError(msg)
+        if text == MARK or text.startswith((MARK + " ", MARK + "\t")):
+            try:
+                words = shlex.split(_COMMENT.sub(lambda found: found[2] or "", text.removeprefix(MARK)))
+            except ValueError as error:
+                msg = f"{name}, line {number}: a quote is not closed: close it."
+                raise SchedulerError(msg) from error
+            for word in {"--help", "--"}.intersection(words):
+                msg = f"{name}, line {number}: {word} is only for the command line: remove it."
+                raise SchedulerError(msg)
+            if words:
+                found.append((number, words))
+    return found
+
 
 SCRIPT = "drom.script"
 """The key of the script's text in the context of `drom submit`."""

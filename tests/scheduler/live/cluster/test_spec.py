@@ -12,7 +12,7 @@ import pytest
 from drom.agent.execution.protocol import LETTERS
 from drom.agent.text import WordError
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cli.directives import directives
+from drom.scheduler.live.cli.submit_script import directives
 from drom.scheduler.live.cluster.spec import (
     LARGEST,
     LONGEST_NAME,
