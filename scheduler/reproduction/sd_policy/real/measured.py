@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of the programs on real cores: their work per second, and their relative speed on one core."""
+"""What is measured of the programs on real cores, and of this machine.
+
+That is the programs' work per second, their relative speed on one core, and the energy of the machine's packages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from drom.agent.testbed.agent_process import clean_environment
@@ -77,3 +81,41 @@ def program(application: str, units: int) -> list[str]:
         raise SchedulerError(msg) from error
     interpreter = [sys.executable] if role.program.endswith(".py") else []
     return [*interpreter, path, *role.options, role.unit, str(units)]
+
+
+ROOT = Path("/sys/class/powercap")
+
+
+class Meter:
+    """The energy of this machine's packages by RAPL (/sys/class/powercap).
+
+    The counters may be readable by their owner only, and many machines have none.
+    """
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._packages = sorted(root.glob("intel-rapl:[0-9]*"))
+        self._packages = [path for path in self._packages if path.name.count(":") == 1]
+        self._begun: list[int] | None = None
+
+    def begin(self) -> None:
+        """Record the values of the counters."""
+        self._begun = self._read()
+
+    def end(self) -> float | None:
+        """Return the joules since `begin`; None without counters. Each counter may have wrapped around once."""
+        ended = self._read()
+        if not ended or not self._begun:
+            return None
+        spans = [_number(path / "max_energy_range_uj") for path in self._packages]
+        used = [(b - a) % (span + 1) for a, b, span in zip(self._begun, ended, spans, strict=True)]
+        return sum(used) / 1e6
+
+    def _read(self) -> list[int]:
+        try:
+            return [_number(path / "energy_uj") for path in self._packages]
+        except OSError:
+            return []
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text(encoding="ascii"))

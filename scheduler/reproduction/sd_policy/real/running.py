@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from drom.agent.errors import ControlError
 from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.reproduction.sd_policy.real.jobs import limit_of, make, speeds
-from drom.scheduler.reproduction.sd_policy.real.measured import program
-from drom.scheduler.reproduction.sd_policy.real.rapl import Meter
+from drom.scheduler.reproduction.sd_policy.real.measured import Meter, program
 from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, POLICIES, SCALES
 from drom.scheduler.testbed.local import Client, agents, await_condition, scheduler
 

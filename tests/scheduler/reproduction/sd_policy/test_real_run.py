@@ -23,8 +23,7 @@ from drom.scheduler.reproduction.sd_policy.real.command import RunSelection, lef
 from drom.scheduler.reproduction.sd_policy.real.emulation import Emulation, curves_of
 from drom.scheduler.reproduction.sd_policy.real.figures import result_of
 from drom.scheduler.reproduction.sd_policy.real.jobs import make, measured_speeds, speeds
-from drom.scheduler.reproduction.sd_policy.real.measured import WorkModel
-from drom.scheduler.reproduction.sd_policy.real.rapl import Meter
+from drom.scheduler.reproduction.sd_policy.real.measured import Meter, WorkModel
 from drom.scheduler.reproduction.sd_policy.real.report import FIGURE_9
 from drom.scheduler.reproduction.sd_policy.real.running import Task, run
 from drom.scheduler.reproduction.sd_policy.real.settings import (
