@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, the check that they can be, and JSON that every reader accepts."""
 
 from __future__ import annotations
 
+import errno
 import gzip
+import json
+import math
 import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,3 +50,25 @@ def _mode(target: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+def json_text(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 - values of JSON
+    """Return a value as JSON text; infinities and nan become null, as JSON cannot represent them."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - values of JSON
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def check_writable(path: Path) -> None:
+    """Raise OSError if a file could not be written, or could not replace the existing one."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.is_file() or not path.exists():
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.errors import SchedulerError
 from drom.workloads.figures import save
-from drom.workloads.files import replacing
-from drom.workloads.places import check_writable
+from drom.workloads.files import check_writable, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

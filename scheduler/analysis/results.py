@@ -20,9 +20,8 @@ from drom.scheduler.analysis.schedule import (
     schedule_of,
 )
 from drom.scheduler.errors import SchedulerError
-from drom.workloads.files import replacing
+from drom.workloads.files import json_text, replacing
 from drom.workloads.swf import write_swf
-from drom.workloads.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

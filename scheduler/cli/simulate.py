@@ -12,7 +12,7 @@ import typer
 from drom.scheduler.cli import messages
 from drom.scheduler.cli.progress import Bar, all_or_nothing, saying
 from drom.scheduler.errors import SchedulerError
-from drom.workloads.values import json_text
+from drom.workloads.files import json_text
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy

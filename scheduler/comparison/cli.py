@@ -15,7 +15,7 @@ import typer
 from drom.agent.system.unix_signals import ended_by_sigterm
 from drom.scheduler.cli.progress import Bar, saying
 from drom.scheduler.errors import SchedulerError
-from drom.workloads.values import json_text
+from drom.workloads.files import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from drom.scheduler.live import accounting
 from drom.scheduler.testbed import namespaces
 from drom.scheduler.testbed.cluster import HEAD, Cluster, build_ring, why_no_mpi
 from drom.workloads.errors import WorkloadError
-from drom.workloads.values import json_text
+from drom.workloads.files import json_text
 
 from dromlib.errors import DromError
 

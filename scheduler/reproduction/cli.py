@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from drom.agent.text import counted, duration
 from drom.scheduler.cli.progress import Bar, all_or_nothing, interruptible, saying
-from drom.workloads.values import json_text
+from drom.workloads.files import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -50,8 +50,7 @@ from drom.scheduler.simulator.evolving import with_phases
 from drom.scheduler.simulator.measurement import measure
 from drom.scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from drom.workloads.errors import counted
-from drom.workloads.files import replacing
-from drom.workloads.places import check_writable
+from drom.workloads.files import check_writable, replacing
 
 if TYPE_CHECKING:
     import os

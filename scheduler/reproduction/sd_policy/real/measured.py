@@ -20,6 +20,7 @@ from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, ROL
 from dromlib import native
 
 REPEATS = 3
+POWERCAP = Path("/sys/class/powercap")
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -83,16 +84,13 @@ def program(application: str, units: int) -> list[str]:
     return [*interpreter, path, *role.options, role.unit, str(units)]
 
 
-ROOT = Path("/sys/class/powercap")
-
-
 class Meter:
     """The energy of this machine's packages by RAPL (/sys/class/powercap).
 
     The counters may be readable by their owner only, and many machines have none.
     """
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, root: Path = POWERCAP) -> None:
         self._packages = sorted(root.glob("intel-rapl:[0-9]*"))
         self._packages = [path for path in self._packages if path.name.count(":") == 1]
         self._begun: list[int] | None = None
