@@ -3,11 +3,15 @@
 
 Metrics count jobs that have ended. Times are in seconds. A slowdown is the response time over the run time with all
 resources, of at least 1 s; a bounded slowdown is at least 1 and takes run times below 10 s as 10 s; fairness is over
-means of that, by size and by user (`drom.scheduler.analysis.fairness`). A job ended by its limit counts for the work
-that it did. Makespan is from the first submission to the last end. Utilisation is the work done, node utilisation the
-time that nodes have jobs, both over the capacity of the machine in the makespan, or up to the last event of a partial
-run. A malleable start is one on part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a
-change of the speed of a running job that got or lost cores.
+means of that, by size and by user. A job ended by its limit counts for the work that it did. Makespan is from the
+first submission to the last end. Utilisation is the work done, node utilisation the time that nodes have jobs, both
+over the capacity of the machine in the makespan, or up to the last event of a partial run. A malleable start is one on
+part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a change of the speed of a running
+job that got or lost cores.
+
+Fairness is Jain's index: for n classes with means x it is ``sum(x)**2 / (n * sum(x**2))`` (Jain, Chiu and Hawe, DEC
+TR-301, 1984), 1 where all classes are slowed down alike, 1/n where one class bears everything. Every class counts once,
+however many jobs it has. The index says nothing about how large the slowdowns are.
 
 Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for as long: an
 empty node takes `idle` watts, a node with jobs `peak`, whatever they do. In a pool each core takes its part of that.
@@ -23,7 +27,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numba
 import numpy as np
 from drom.scheduler.analysis.contracts import contract_outcome
-from drom.scheduler.analysis.fairness import fairness, size_classes
 from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done
 from drom.scheduler.engine.state import BUSY, EVENTS, RESIZES
 from drom.scheduler.interface import ENDED
@@ -192,3 +195,24 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "numba": numba.__version__,
     }
+
+
+def jain(values: Floats) -> float | None:
+    """Return the index of positive values; None for fewer than two, which cannot be uneven."""
+    if len(values) < 2:
+        return None
+    return float(values.sum() ** 2 / (len(values) * (values**2).sum()))
+
+
+def size_classes(cores: Ints) -> Ints:
+    """Return the class of each size: 0 for one core, then a class up to each power of two."""
+    return np.ceil(np.log2(cores)).astype(np.int64)
+
+
+def fairness(slowdowns: Floats, classes: Ints) -> float | None:
+    """Return Jain's index over the means of classes; jobs of the class -1, which stands for unknown, are left out."""
+    known = classes != -1
+    if not known.any():
+        return None
+    _, which, jobs = np.unique(classes[known], return_inverse=True, return_counts=True)
+    return jain(np.bincount(which, slowdowns[known]) / jobs)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drom.scheduler.analysis.fairness import fairness, jain, size_classes
+from drom.scheduler.analysis.metrics import fairness, jain, size_classes
 
 
 def test_jains_index() -> None:
