@@ -11,21 +11,21 @@ import contextlib
 import os
 import statistics
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.agent.bench import agent as bench_agent
-from drom.agent.bench import dlb as bench_dlb
-from drom.agent.bench import mpi, steady, teams
-from drom.agent.bench.publish import percentile
+from drom.agent.bench import steady, teams
+from drom.agent.bench.publish import PATIENCE, percentile
 from drom.agent.errors import ControlError
 
 from dromlib import native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from drom.agent.bench.agent import Agent
+
 
 SCHEMA_VERSION = 1
 BURSTS = (1000, 100)
@@ -39,6 +39,9 @@ POLICIES = {"": {}, ", threads that wait asleep": {"OMP_WAIT_POLICY": "passive"}
 PEER = "94 ns (DLB, measured on another 2-core machine)"
 LLVM = "libomp.so.5"
 TOOL = "idle_tool.so"
+DLB_ARGS = f"--drom --ompt --shm-key=drom-bench-{os.getpid()}"
+"""DLB_ARGS as a user of DROM sets it, with a key of its own for the shared segments."""
+MPI_REPETITIONS = 5
 
 
 class Runtime(NamedTuple):
@@ -61,9 +64,9 @@ def measure(runs: int, names: Iterable[str] = ("libgomp", "libomp", "mpi")) -> d
     from drom.agent.topology.detect import describe_host
 
     chosen = [runtime for runtime in RUNTIMES if runtime.name in names and _is_there(runtime)]
-    dlb = bench_dlb.library()
+    dlb = dlb_library()
     figures = [row for runtime in chosen for row in _figures(runtime, runs, dlb if runtime.name == "libomp" else None)]
-    if "mpi" in names and mpi.is_possible():
+    if "mpi" in names and has_mpi():
         figures.append(_mpi(runs))
     return {"schema_version": SCHEMA_VERSION, "machine": describe_host(), "runs": runs, "figures": figures}
 
@@ -74,7 +77,7 @@ def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, An
         bench = Bench(agent, runtime)
         extra = [bench.extra_ns() for _ in range(runs)]
         name = f"{runtime.name}: extra per parallel region, nothing changed, serial team"
-        measured = [bench.extra_beside_ns(bench_dlb.environment(dlb, LLVM)) for _ in range(runs)] if dlb else []
+        measured = [bench.extra_beside_ns(dlb_environment(dlb)) for _ in range(runs)] if dlb else []
         peer = f"{statistics.median(measured):.0f} ns (DLB, {dlb})" if measured else runtime.peer
         rows.append(_row(name, "ns", extra, runtime.region_ns, peer))
         if runtime.name == "libomp":
@@ -96,7 +99,7 @@ def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, An
 
 def _mpi(runs: int) -> dict[str, Any]:
     with bench_agent.running_agent() as agent:
-        extra = [mpi.extra_call_ns(agent) for _ in range(runs)]
+        extra = [extra_call_ns(agent) for _ in range(runs)]
     return _row("MPI: extra per call, nothing changed", "ns", extra, 3)
 
 
@@ -207,3 +210,45 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> str:
         return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     except subprocess.CalledProcessError as error:
         raise ControlError(f"a program of the benchmark has failed, with exit code {error.returncode}.") from None
+
+
+def dlb_library(environment: dict[str, str] | None = None) -> Path | None:
+    """Return libdlb.so of the installation in `$DLB_HOME`, or None if that is not set.
+
+    Raises `ControlError` if the installation has none.
+    """
+    home = (os.environ if environment is None else environment).get("DLB_HOME")
+    if not home:
+        return None
+    for pattern in ("lib/libdlb.so", "lib64/libdlb.so", "lib/*/libdlb.so"):
+        for found in sorted(Path(home).glob(pattern)):
+            return found
+    raise ControlError(f"DLB_HOME is {home}, which has no lib/libdlb.so: name an installation of DLB, or unset it.")
+
+
+def dlb_environment(preload: Path) -> dict[str, str]:
+    """Return the environment variables of a program that runs on LLVM's runtime with DLB's tool."""
+    return {"LD_PRELOAD": f"{preload}:{LLVM}", "DLB_ARGS": DLB_ARGS}
+
+
+def has_mpi() -> bool:
+    """Return whether MPI programs can be compiled here."""
+    try:
+        native.bench_path("mpi")
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def extra_call_ns(agent: Agent, repetitions: int = MPI_REPETITIONS) -> float:
+    """Return the extra nanoseconds of an MPI call under `drom-run`, with an unchanged grant.
+
+    The same process alternately calls the same function by its name for tools (PMPI). Of a call with parameters that
+    fit in registers and one with more, the slower counts. Raises `ControlError` if the program fails.
+    """
+    with agent.launch(native.bench_path("mpi"), str(repetitions)) as program:
+        said, _ = program.communicate(timeout=PATIENCE)
+    if program.returncode:
+        raise ControlError("the MPI program of the benchmark has failed: its words stand above.")
+    rows = [[float(word) for word in line.split()] for line in said.splitlines()]
+    return max(statistics.median(row[call] for row in rows) for call in range(len(rows[0])))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.bench import agent as bench_agent
-from drom.agent.bench import dlb, mpi, openmp, report, steady, teams
+from drom.agent.bench import openmp, report, steady, teams
 from drom.agent.errors import ControlError
 
 from dromlib import native
@@ -43,7 +43,7 @@ def test_every_figure_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "MEDIAN'S 95 %" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not mpi.is_possible(), reason="needs an MPI library")
+@pytest.mark.skipif(not openmp.has_mpi(), reason="needs an MPI library")
 def test_a_call_of_mpi_is_measured() -> None:
     """The extra of a call has a row of its own."""
     (row,) = openmp.measure(1, ["mpi"])["figures"]
@@ -56,11 +56,11 @@ def test_an_installation_of_dlb_is_found_where_its_kin_put_libraries(tmp_path: P
     """`$DLB_HOME` names it; one that holds no library is a sentence."""
     (tmp_path / "lib" / "x86_64-linux-gnu").mkdir(parents=True)
     with pytest.raises(ControlError, match=rf"^DLB_HOME is {tmp_path}, which has no lib/libdlb.so: "):
-        dlb.library({"DLB_HOME": str(tmp_path)})
+        openmp.dlb_library({"DLB_HOME": str(tmp_path)})
     there = tmp_path / "lib" / "x86_64-linux-gnu" / "libdlb.so"
     there.touch()
-    assert dlb.library({"DLB_HOME": str(tmp_path)}) == there
-    assert dlb.library({}) is None
+    assert openmp.dlb_library({"DLB_HOME": str(tmp_path)}) == there
+    assert openmp.dlb_library({}) is None
 
 
 def test_a_peer_is_loaded_before_the_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_peer_is_loaded_before_the_runtime(monkeypatch: pytest.MonkeyPatch, tm
     subprocess.run(["gcc", "-xc", "/dev/null", "-shared", "-fPIC", "-o", str(library)], check=True)
     monkeypatch.setattr(openmp, "BURSTS", (100, 10))
     with bench_agent.running_agent() as agent:
-        beside = dlb.environment(library, openmp.LLVM)
+        beside = openmp.dlb_environment(library)
         assert math.isfinite(openmp.Bench(agent, runtime).extra_beside_ns(beside))
 
 
