@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent import text
 from drom.agent.config.sources import toml
-from drom.agent.observe import listing, text_view
+from drom.agent.observe import text_view
 from drom.agent.system.users import user_name
 from drom.agent.text import CORES_DIFFER, counted
 from drom.agent.topology.machine import warnings_of
@@ -78,12 +78,14 @@ def tasks(value: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(value)
         return
-    print("\n".join(listing.task_table(value["tasks"], user_name, width(), wraps=True) if value["tasks"] else [NOBODY]))
+    print(
+        "\n".join(text_view.task_table(value["tasks"], user_name, width(), wraps=True) if value["tasks"] else [NOBODY])
+    )
     for task in value["tasks"]:
         if task["detail"]:
             what = "waits" if task["state"] == "waiting" else "is short"
             print(f"{task['job']} (pid {task['pid']}) {what}: {task['detail']}")
-    for sentence in listing.node_notes(value):
+    for sentence in text_view.node_notes(value):
         print(sentence)
 
 
@@ -92,7 +94,7 @@ def ordered(value: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(value)
     elif value.get("dry_run"):
-        print("\n".join([*listing.changes(value["changes"]), "This is a dry run: nothing was changed."]))
+        print("\n".join([*text_view.changes(value["changes"]), "This is a dry run: nothing was changed."]))
     elif value.get("said"):
         print(value["said"])
     else:

@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drom.agent.observe import listing, node_map
+from drom.agent.observe import node_map, text_view
 from drom.agent.text import counted
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def frame(
     width = max(width, 1)
     cells = node_map.cells(view.machine, view.answer, view.numbers)
     top = [[Span(line)] for line in textwrap.wrap(_headline(view, cells), width)]
-    said = [view.trouble, *listing.node_notes(view.answer)]
+    said = [view.trouble, *text_view.node_notes(view.answer)]
     notes = [[Span(line)] for note in said for line in textwrap.wrap(note, width)]
     room = max(height - len(top) - len(notes) - LEAST_TABLE - 3, 1)
     together, drawn = node_map.rows(cells, width, room)
@@ -150,7 +150,7 @@ def _table(
     tasks = in_order(view.answer["tasks"], choice.sort, user)
     if not tasks:
         return [[Span("No task runs here.")]]
-    headings, *texts = listing.task_table(tasks, user, width and max(width - 2, 1))
+    headings, *texts = text_view.task_table(tasks, user, width and max(width - 2, 1))
     chosen = next((place for place, task in enumerate(tasks) if task["pid"] == choice.pid), 0)
     shown = len(tasks) if height is None else max(height - 1, 1)
     first = min(max(chosen - shown // 2, 0), max(len(tasks) - shown, 0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drom.agent.observe import listing, node_map
+from drom.agent.observe import node_map, text_view
 from drom.agent.observe.cpu_history import OTHERS, STEP
 from drom.agent.observe.timeline import PALETTE
 
@@ -54,7 +54,7 @@ def state(now: DashboardState, user: Callable[[int], str]) -> dict[str, Any]:
         "used": sum(cell.job != "" for cell in cells),
         "managed": sum(cell.sign != node_map.UNMANAGED for cell in cells),
         "tasks": len(tasks),
-        "notes": list(listing.node_notes(now.answer)),
+        "notes": list(text_view.node_notes(now.answer)),
         "jobs": [_job(name, mine, now.numbers[name], user) for name, mine in by_job.items()],
         "pending": [
             {"job": places[task["job"]], "task": task["task"], "from": task["applied"], "to": task["target"]}

@@ -11,7 +11,7 @@ from drom.agent.topology.synthetic import synthetic_topology
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agent.observe.test_listing import task
+from tests.agent.observe.test_text_view import task
 
 SMALL = "pack:2 numa:1 core:4 pu:2"
 

@@ -8,14 +8,14 @@ from drom.agent.observe.cpu_history import OTHERS, CpuHistory
 from drom.agent.topology.synthetic import synthetic_topology
 
 from tests.agent.cli.test_top import answer
-from tests.agent.observe import test_listing
+from tests.agent.observe import test_text_view
 
 SMALL = "pack:2 numa:1 core:4 pu:2"
 
 
 def task(job: str, **fields: Any) -> dict[str, Any]:
     """Return one task of the answer to `ps`."""
-    return {"detail": "", **test_listing.task(job, **fields)}
+    return {"detail": "", **test_text_view.task(job, **fields)}
 
 
 def told(*tasks: dict[str, Any], words: str = SMALL, **fields: Any) -> dict[str, Any]:
