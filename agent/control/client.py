@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +42,55 @@ def order(
     Raises `ControlError` if the server refuses, if none listens, if there is no answer within `TIMEOUT_MS`, and if the
     order is longer than the server accepts.
     """
-    message = request(name, server.longest, **fields)
-    who = f"the {server.name} {'in' if isinstance(where, Path) else 'at'} {where}"
-    data = _ask(where, message, server, who) if isinstance(where, Path) else _ask_far(where, message, server)
+    if isinstance(where, Path):
+        with closing(Connection(where, server)) as connection:
+            return connection.order(name, **fields)
+    who = f"the {server.name} at {where}"
+    data = _ask_far(where, request(name, server.longest, **fields), server)
     if data is None:
-        raise ControlError(_silence(who))
+        raise ControlError(_silence(who, TIMEOUT_MS / 1000))
+    return _value(data, server, who)
+
+
+class Connection:
+    """A connection to a server on this node for any number of orders, made at the first one and after a failure.
+
+    `seconds`: how long to wait for an answer, `TIMEOUT_MS` by default.
+    """
+
+    def __init__(self, directory: Path, server: Service = AGENT, seconds: float | None = None) -> None:
+        self._directory, self._server = directory, server
+        self._seconds = TIMEOUT_MS / 1000 if seconds is None else seconds
+        self._socket: socket.socket | None = None
+
+    def order(self, name: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
+        """Send an order and return the value that the server answers. Raises `ControlError` as `order` does."""
+        message = request(name, self._server.longest, **fields)
+        who = f"the {self._server.name} in {self._directory}"
+        greeted, answer = self._socket is not None, None
+        self._socket = self._socket or _connected(self._directory, self._server, self._seconds)
+        try:
+            answer = local_client.ask(self._socket, message, greeted=greeted)
+        except TimeoutError as error:
+            raise ControlError(_silence(who, self._seconds)) from error
+        except OSError as error:
+            raise ControlError(
+                f"{who} closed the connection: it has ended, or has too many connections: try again."
+            ) from error
+        finally:
+            if answer is None:  # a late answer would be taken for that of the next order
+                self.close()
+        return _value(answer, self._server, who)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+
+
+def _value(data: bytes, server: Service, who: str) -> Any:  # noqa: ANN401 - a JSON value
+    """Return the value in an answer. Raises `ControlError` if it is a refusal."""
     answer = _object(data)
     if "value" not in answer:  # the registration socket answers with a reason
         said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
@@ -54,8 +99,8 @@ def order(
     return answer["value"] if server is not AGENT or _is_plain(data) else _plain(answer["value"])
 
 
-def _silence(who: str) -> str:
-    return f"{who} has not answered for {TIMEOUT_MS / 1000:g} s: it is stopped, or this machine overloaded."
+def _silence(who: str, seconds: float) -> str:
+    return f"{who} has not answered for {seconds:g} s: it is stopped, or this machine overloaded."
 
 
 def _ask_far(where: RemoteAddress, message: bytes, server: Service) -> bytes | None:
@@ -67,30 +112,17 @@ def _ask_far(where: RemoteAddress, message: bytes, server: Service) -> bytes | N
         return sock.recv() if sock.poll(TIMEOUT_MS) else None
 
 
-def _ask(runtime_dir: Path, message: bytes, server: Service, who: str) -> bytes | None:
-    """Return the answer of a server on this node, None if there is none in time. Raises `ControlError`."""
-    with _connected(runtime_dir, server) as connection:
-        try:
-            return local_client.ask(connection, message)
-        except TimeoutError:
-            return None
-        except OSError as error:
-            raise ControlError(
-                f"{who} closed the connection: it has ended, or has too many connections: try again."
-            ) from error
-
-
-def _connected(runtime_dir: Path, server: Service) -> socket.socket:
+def _connected(runtime_dir: Path, server: Service, seconds: float) -> socket.socket:
     """Return a connection to the control socket in a runtime directory. Raises `ControlError`."""
     path = Path(endpoint(runtime_dir, "control").removeprefix("ipc://"))
     _check_owner(runtime_dir)
     try:
-        return local_client.connect(path, TIMEOUT_MS / 1000, trusted=server is not AGENT)
+        return local_client.connect(path, seconds, trusted=server is not AGENT)
     except local_client.ForeignListenerError as error:
         msg = f"the {server.name} in {runtime_dir} is user {error.uid}'s, not root's or yours: {_ELSEWHERE}"
         raise ControlError(msg) from error
     except TimeoutError as error:
-        raise ControlError(_silence(f"the {server.name} in {runtime_dir}")) from error
+        raise ControlError(_silence(f"the {server.name} in {runtime_dir}", seconds)) from error
     except OSError as error:
         start = f"start one with: {server.command} {runtime_dir}"
         raise ControlError(f"no {server.name} answers in {runtime_dir}: {start}") from error
@@ -120,7 +152,7 @@ def _check_owner(runtime_dir: Path) -> None:
 
 def signals(runtime_dir: Path, slot: int | None = None) -> Iterator[dict[str, Any]]:
     """Yield the agent's events, of one slot or of all, until the caller stops. The registry is authoritative."""
-    _connected(runtime_dir, AGENT).close()
+    _connected(runtime_dir, AGENT, TIMEOUT_MS / 1000).close()
     with zmq.Context() as context, events.subscribe(context, runtime_dir, slot) as sock:
         while True:
             yield events.event(sock.recv())

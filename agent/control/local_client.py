@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request and one answer over a server's control socket on this node, without libzmq.
+"""Requests and their answers over a server's control socket on this node, without libzmq.
 
 libzmq reports neither which user listens at a socket nor that a connection has ended. A server that uses libzmq may
 drop the request: it accepts no message before its own READY.
@@ -67,14 +67,14 @@ def _is_unknown(uid: int) -> bool:
     return not any(int(first) <= uid < int(first) + int(many) for first, _, many in map(str.split, lines))
 
 
-def ask(connection: socket.socket, message: bytes) -> bytes:
-    """Send a message together with the greeting, as drom's servers read both at once; return the answer.
+def ask(connection: socket.socket, message: bytes, *, greeted: bool = False) -> bytes:
+    """Send a message and return the answer. The first one goes with the greeting, as drom's servers read both at once.
 
-    Raises TimeoutError, ConnectionError if the other side closes the connection or does not use ZMTP, and other
-    OSErrors.
+    `greeted`: an answer has come through this connection before. Raises TimeoutError, ConnectionError if the other side
+    closes the connection or does not use ZMTP, and other OSErrors.
     """
-    _send(connection, GREETING + frame(_READY, COMMAND) + frame(message))
-    greeting = _read(connection, len(GREETING))
+    _send(connection, frame(message) if greeted else GREETING + frame(_READY, COMMAND) + frame(message))
+    greeting = GREETING if greeted else _read(connection, len(GREETING))
     if greeting[0] != GREETING[0] or greeting[10] < GREETING[10]:
         raise ConnectionError("the program that listens there does not use ZMTP 3")
     while True:

@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zmq
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
 from drom.agent.system import python_command
@@ -87,15 +87,14 @@ def _memory(name: str = "VmRSS") -> float:
 
 def measure() -> list[dict[str, Any]]:
     """Return the figures of one scheduler. Raises ControlError if it does not answer."""
-    with TemporaryDirectory(prefix="drom-bench-") as scratch, zmq.Context() as context:
+    with TemporaryDirectory(prefix="drom-bench-") as scratch:
         folder = Path(scratch) / "state"
         code = f"from drom.scheduler.bench.large_cluster import serve; serve({str(folder)!r})"
         with subprocess.Popen(python_command.python(code), stdout=subprocess.PIPE, env=clean_environment()) as process:
             try:
                 await_condition((folder / "ready").exists, [process])
-                client = Client(context, folder, process)
-                took = _orders(client)
-                client.close()
+                with closing(Client(folder)) as client:
+                    took = _orders(client)
             finally:
                 process.send_signal(signal.SIGTERM)
             told = json.loads(process.communicate()[0])

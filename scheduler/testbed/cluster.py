@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.control import client, keys, messages
+from drom.agent.control import client, keys
 from drom.agent.ipc import cpu_locks
 from drom.agent.system import python_command
 from drom.agent.testbed.agent_process import clean_environment
-from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.live.cluster.spec import SERVICE, Spec
 from drom.scheduler.testbed.namespaces import PATIENCE, MachineError, Network, Process
 
 from dromlib import native
@@ -33,7 +33,6 @@ HEAD = "head"
 PORT = 9466
 LOOK = 0.02
 """Seconds between two checks of a condition that is polled."""
-SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users")
 
 
 class Cluster:

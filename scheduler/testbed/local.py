@@ -8,21 +8,19 @@ sessions, so that Ctrl-C reaches only the process that runs the cluster.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-import zmq
-from drom.agent.control import messages
-from drom.agent.errors import ControlError, NotYetError
+from drom.agent.control import client
+from drom.agent.errors import ControlError
 from drom.agent.ipc import cpu_locks
 from drom.agent.testbed.agent_process import AgentProcess, clean_environment, command_of
 from drom.scheduler.live.cluster.jobs import COMPLETED
 from drom.scheduler.live.cluster.paging import all_pages
-from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, Spec
+from drom.scheduler.live.cluster.spec import SERVICE, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,45 +29,26 @@ if TYPE_CHECKING:
 Process = subprocess.Popen[bytes]
 PATIENCE = 300.0
 """Seconds after which a part that does not answer counts as failed."""
-LOOK_S, ANSWER_MS = 0.01, 200
-"""Seconds between two checks of a condition, and milliseconds of one wait for an answer."""
+LOOK_S = 0.01
+"""Seconds between two checks of a condition."""
 
 
 class Client:
     """One connection to a scheduler, for many orders. Raises ControlError if it has ended, is silent, or refuses."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], state: Path, process: Process) -> None:
-        self._context, self._state, self._process = context, state, process
-        self._sock = self._connect()
-
-    def _connect(self) -> zmq.Socket[bytes]:
-        sock: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        sock.setsockopt(zmq.LINGER, 0)
-        sock.connect(messages.endpoint(self._state, "control"))
-        return sock
+    def __init__(self, state: Path) -> None:
+        self._connection = client.Connection(state, SERVICE, PATIENCE)
+        self.close = self._connection.close
 
     def ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
         """Give an order and return the answer."""
-        return all_pages(self._ask, name, **fields)
-
-    def _ask(self, name: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-        try:
-            self._sock.send(messages.request(name, LONGEST_REQUEST, **fields))
-            await_condition(lambda: bool(self._sock.poll(ANSWER_MS)), [self._process])
-            answer = json.loads(self._sock.recv())
-        except BaseException:  # a late answer would be taken for that of the next order
-            self._sock.close()
-            self._sock = self._connect()
-            raise
-        if not answer["ok"]:
-            raise (NotYetError if answer.get("again") else ControlError)(answer["error"])
-        return answer["value"]
+        return all_pages(self._connection.order, name, **fields)
 
     def is_served(self) -> bool:
-        """Return whether the scheduler accepts orders, which it does not while it compiles its policy."""
+        """Return whether the scheduler accepts orders: it listens, and has compiled its policy."""
         try:
             self.ask("nodes")
-        except NotYetError:
+        except ControlError:
             return False
         return True
 
@@ -91,10 +70,6 @@ class Client:
             msg = f"a job is {state}: {self.ask('job', job=job)['reason']}."
             raise ControlError(msg)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._sock.close()
-
 
 def await_condition(predicate: Callable[[], bool], processes: Sequence[Process] = ()) -> None:
     """Wait until a condition holds. Raises ControlError after `PATIENCE`, or if one of the processes has ended."""
@@ -112,14 +87,9 @@ def scheduler(home: Path, *options: str) -> Iterator[Client]:
     """Run a scheduler with its state in the new folder `home` and yield a connection to it."""
     home.mkdir()
     words = ["scheduler", "--state", str(home), *options]
-    with _process(home / "scheduler.log", *words) as process, zmq.Context() as context:
-        await_condition((home / "control").exists, [process])
-        client = Client(context, home, process)
-        try:
-            await_condition(client.is_served, [process])
-            yield client
-        finally:
-            client.close()
+    with _process(home / "scheduler.log", *words) as process, contextlib.closing(Client(home)) as found:
+        await_condition(found.is_served, [process])
+        yield found
 
 
 @contextlib.contextmanager

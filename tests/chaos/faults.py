@@ -242,9 +242,9 @@ class Faults:
             return False
         job, cpus = chance.choice(jobs), chance.choice([None, 1, 1, 2])
         if chance.random() < 0.8:
-            self._stage.order(order="resize", job=job, cpus=cpus)
+            self._stage.order("resize", job=job, cpus=cpus)
         else:
-            self._stage.order(order="set", job=job, cpus=chance.choice(["0", "1", "0-1"]))
+            self._stage.order("set", job=job, cpus=chance.choice(["0", "1", "0-1"]))
         return True
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -16,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import zmq
 from drom.agent.config.options import Options
-from drom.agent.control.messages import endpoint
+from drom.agent.control.client import Connection
+from drom.agent.errors import ControlError
 
 from dromlib import native
 from tests.support import checker
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 SPACE = 256 * 1024
 """Bytes of the file system: room for the registry and some fifty mailboxes."""
 SLOTS = 48
-ANSWER_MS = 50
-"""Milliseconds that an answer is waited for."""
+ANSWER_S = 0.05
+"""Seconds that an answer is waited for."""
 CRASHES = {-number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)}
 """How no program may end; of SIGBUS only one whose mailbox was cut."""
 NATIVE = ROOT / "tests" / "native"
@@ -147,13 +146,10 @@ class Stage:
         self.agent.kill()
         self.start_agent(ready=False)
 
-    def order(self, **fields: Any) -> None:
+    def order(self, name: str, **fields: Any) -> None:
         """Send an order, and wait a little for the answer: an agent heeds nobody who has hung up."""
-        with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
-            sock.setsockopt(zmq.LINGER, 0)
-            sock.connect(endpoint(self.dir, "control"))
-            sock.send(json.dumps({"protocol": 1, **fields}).encode())
-            sock.poll(ANSWER_MS)
+        with contextlib.suppress(ControlError), contextlib.closing(Connection(self.dir, seconds=ANSWER_S)) as agent:
+            agent.order(name, **fields)
 
     def start_hostile_user(self, seed: int, seconds: float) -> subprocess.Popen[bytes]:
         """Start another user's process that attacks the agent for so many seconds and writes what succeeds."""

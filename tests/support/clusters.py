@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
-from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.cluster.paging import all_pages
+from drom.scheduler.live.cluster.spec import SERVICE
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until

@@ -17,9 +17,9 @@ import pytest
 from drom.agent import errors
 from drom.agent.control import client, keys
 from drom.scheduler.live.cli import tables
-from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.cluster.executions import HUNG
 from drom.scheduler.live.cluster.paging import all_pages
+from drom.scheduler.live.cluster.spec import SERVICE
 
 from dromlib import native
 from tests.support.agents import SECONDS, lives, wait_until

@@ -16,7 +16,7 @@ import typer
 from drom.agent import errors
 from drom.agent.cli import output
 from drom.agent.cli.orders import AsJson, reader
-from drom.agent.control import client, messages
+from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.system.paths import default_keys, default_queue
 from drom.scheduler.errors import SchedulerError
@@ -27,9 +27,9 @@ from drom.scheduler.live.cli.wait import await_all
 from drom.scheduler.live.cluster.job_filter import JobFilter, parse_names, parse_states
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, all_pages
 from drom.scheduler.live.cluster.spec import (
-    LONGEST_REQUEST,
     MOST,
     MOST_AT_ONCE,
+    SERVICE,
     Dependency,
     Spec,
     exported,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 app.command()(cli_scheduler.scheduler)
-SERVICE = messages.Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
 
 
 def _where(text: str) -> Path | RemoteAddress:

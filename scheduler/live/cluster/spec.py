@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from drom.agent.control.messages import Service
 from drom.agent.execution.protocol import CLASSES, LETTERS
 from drom.agent.text import (
     FEATURE,
@@ -40,6 +41,8 @@ MOST_JOBS = 1 << 53
 LARGEST = 512 << 10
 """Bytes of a job as it is sent, with command, script and environment."""
 LONGEST_REQUEST = LARGEST + 4096
+SERVICE = Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
+"""The scheduler, for its clients."""
 WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 """Variables that every job has."""
 MOST_AT_ONCE = 1000

@@ -20,7 +20,7 @@ from drom.agent.control.server import Server
 from drom.agent.control.zmq_monitor import next_message
 from drom.agent.errors import ControlError
 from drom.agent.system import proc
-from drom.scheduler.live.cli.commands import SERVICE as SCHEDULER
+from drom.scheduler.live.cluster.spec import SERVICE as SCHEDULER
 
 from tests.agent.control.test_server import SECONDS, ask, serve_until
 from tests.support.agents import wait_until

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 from drom.agent.control import client, messages
-from drom.agent.control.client import order, signals
+from drom.agent.control.client import Connection, order, signals
 from drom.agent.control.messages import endpoint
 from drom.agent.control.server import Server
 from drom.agent.control.zmtp import ZmtpServer, frame
@@ -302,6 +303,19 @@ class TestOrders:
         with pytest.raises(ControlError, match=rf"^the agent in {folder} has not answered for 0.001 s: "):
             order(folder, "ps")
         del server
+
+    def test_a_connection_carries_many_orders(self, server: Server, folder: Path) -> None:
+        """Orders share a connection; after one that was not answered in time there is a new one."""
+        with contextlib.closing(Connection(folder, seconds=0.01)) as connection:
+            with pytest.raises(ControlError, match=rf"^the agent in {folder} has not answered for 0.01 s: "):
+                connection.order("ps")
+            connection._seconds = SECONDS
+            sockets = []
+            for name in ("ps", "topology", "ps"):
+                assert ask(server, lambda name=name: connection.order(name), lambda order, _: order["order"]) == name
+                sockets.append(connection._socket)
+
+        assert sockets[0] is sockets[1] is sockets[2]
 
 
 class TestSignals:

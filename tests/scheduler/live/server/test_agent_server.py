@@ -22,7 +22,7 @@ from drom.agent.control.client import order
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
-from drom.scheduler.live.cli.commands import SERVICE
+from drom.scheduler.live.cluster.spec import SERVICE
 from drom.scheduler.live.server import agent_server as desk_module
 from drom.scheduler.live.server.agent_server import LINES_AT_ONCE, AgentServer, gate_for_agents
 

@@ -24,12 +24,11 @@ from drom.agent.model import caller
 from drom.agent.observe import guarded
 from drom.agent.observe.log import Log
 from drom.scheduler.engine.compiler import load_policy
-from drom.scheduler.live.cli.commands import SERVICE
 from drom.scheduler.live.cluster import admission, paging
 from drom.scheduler.live.cluster.jobs import Entry
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.settings import Settings
-from drom.scheduler.live.cluster.spec import LARGEST, Spec
+from drom.scheduler.live.cluster.spec import LARGEST, SERVICE, Spec
 from drom.scheduler.live.server.metrics import ClusterCollector
 from drom.scheduler.live.server.server import Server
 from drom.scheduler.live.server.store import Store, UnwritableError
