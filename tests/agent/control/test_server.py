@@ -10,6 +10,7 @@ import stat
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,7 +313,7 @@ class TestOrders:
             connection._seconds = SECONDS
             sockets = []
             for name in ("ps", "topology", "ps"):
-                assert ask(server, lambda name=name: connection.order(name), lambda order, _: order["order"]) == name
+                assert ask(server, partial(connection.order, name), lambda order, _: order["order"]) == name
                 sockets.append(connection._socket)
 
         assert sockets[0] is sockets[1] is sockets[2]
