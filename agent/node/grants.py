@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Action, Bind, Grant, Publish, Settled, Start, Task, action_name
 from drom.agent.node.admission import why_waits
+from drom.agent.node.changes import Changes, Index
 from drom.agent.placement.transitions import TaskState, next_grants
 from drom.agent.text import cpus_are
 
@@ -45,11 +46,13 @@ class Grants:
         self.epochs: dict[int, int] = {}
         """The epoch from which the next task in each slot continues, by slot; 0 for others."""
         self._slots: dict[tuple[int, int], int] = {}
-        self._unmet: set[int] = set()
-        """The slots of all tasks whose newest grant is not their target, and perhaps of others."""
-        self._unsaved: set[int] = set()
-        self.timed: set[int] = set()
-        """The slots of all tasks that have a deadline, and perhaps of others."""
+        self._changes: Changes[int] = Changes()
+        self._replanned = plan.changes.reader()
+        self._unsaved = self._changes.reader()
+        self._unmet = Index(self._changes, self._is_unmet)
+        """The tasks whose newest grant is not their target."""
+        self.timed = Index(self._changes, self._has_deadline)
+        """The tasks that have a deadline."""
 
     @property
     def frozen(self) -> bool:
@@ -82,12 +85,13 @@ class Grants:
         self.tasks[task.slot] = task
         self._slots[task.arrival.pid, task.arrival.start_time] = task.slot
         self.held |= task.held
-        self._changed(task)
+        self._changes.mark(task.slot)
 
-    def _changed(self, task: Task) -> None:
-        """Record that a task has changed, perhaps its deadline."""
-        self._unsaved.add(task.slot)
-        self.timed.add(task.slot)
+    def _is_unmet(self, slot: int) -> bool:
+        return slot in self.tasks and self.plan.target(self.tasks[slot]) != self.tasks[slot].granted
+
+    def _has_deadline(self, slot: int) -> bool:
+        return slot in self.tasks and self.tasks[slot].deadline is not None
 
     def adopt(self, task: Task) -> None:
         """Take over a task of an earlier agent in its slot."""
@@ -130,7 +134,7 @@ class Grants:
     def _supersede(self, task: Task, epoch: int, how: str, now: float) -> Settled | None:
         if how == "bound" and task.epoch == epoch and len(task.grants) == 1:  # again, to the grant in force
             task.deadline, task.denied = None, False
-            self._changed(task)
+            self._changes.mark(task.slot)
         at = next((i for i, g in enumerate(task.grants) if g.epoch == epoch), 0)
         if at == 0:
             return None
@@ -138,7 +142,7 @@ class Grants:
         self.held &= ~task.held
         task.grants = task.grants[at:]
         self.held |= task.held
-        self._changed(task)
+        self._changes.mark(task.slot)
         if len(task.grants) == 1:
             task.deadline = None
         elif task.deadline is not None:
@@ -153,7 +157,7 @@ class Grants:
         task = self.tasks[slot]
         task.denied = True
         task.deadline = now + max(self.grace, RETRY)
-        self._changed(task)
+        self._changes.mark(task.slot)
 
     def set_responder(self, slot: int, pid: int, start_time: int) -> bool:
         """Make a process the responder of the task; return False if it has another one."""
@@ -161,7 +165,7 @@ class Grants:
         if task.responder not in (None, (pid, start_time)):
             return False
         task.responder = (pid, start_time)
-        self._changed(task)
+        self._changes.mark(task.slot)
         return True
 
     def clear_responder(self, slot: int, now: float) -> list[Action]:
@@ -172,7 +176,7 @@ class Grants:
         """
         task = self.tasks[slot]
         task.responder = None
-        self._changed(task)
+        self._changes.mark(task.slot)
         if not task.started:
             return []
         if self.frozen:
@@ -186,17 +190,15 @@ class Grants:
         """Return the deadline of each task that has one, by slot; none while frozen."""
         if self.frozen:
             return {}
-        timed = [(slot, self.tasks[slot].deadline) for slot in sorted(self.timed) if slot in self.tasks]
-        deadlines = {slot: deadline for slot, deadline in timed if deadline is not None}
-        self.timed = set(deadlines)
-        return deadlines
+        timed = [(slot, self.tasks[slot].deadline) for slot in sorted(self.timed.members())]
+        return {slot: deadline for slot, deadline in timed if deadline is not None}
 
     def take_overdue(self, now: float) -> list[Task]:
         """Return the tasks that must be bound because their grace time is over; their next deadline begins."""
         overdue = [self.tasks[slot] for slot, at in self.deadlines().items() if at <= now]
         for task in overdue:
             task.deadline = now + max(self.grace, RETRY)
-            self._changed(task)
+            self._changes.mark(task.slot)
         return overdue
 
     def freeze(self, now: float, file: str) -> None:
@@ -211,7 +213,7 @@ class Grants:
         for task in self.tasks.values():
             if task.deadline is not None:
                 task.deadline = now + self.grace if task.responder else now
-                self._changed(task)
+                self._changes.mark(task.slot)
 
     # --- publishing -----------------------------------------------------------------------------------------------
 
@@ -219,37 +221,37 @@ class Grants:
         """Publish every grant that keeps held sets disjoint, none while frozen; return the actions."""
         if self.frozen:
             return []
-        self._take_touched()
+        self._mark_replanned()
         standings, inside = {}, 0
-        for task in [self.tasks[slot] for slot in sorted(self._unmet) if slot in self.tasks]:
-            target = self.plan.target(task)
-            if target != task.granted:
-                held = task.held
-                inside |= held
-                standings[task.slot] = TaskState(held, task.granted, target, self.plan.floor(self.plan.jobs[task.job]))
+        for task in [self.tasks[slot] for slot in sorted(self._unmet.members())]:
+            held, floor = task.held, self.plan.floor(self.plan.jobs[task.job])
+            inside |= held
+            standings[task.slot] = TaskState(held, task.granted, self.plan.target(task), floor)
         actions: list[Action] = []
         for slot, mask in next_grants(standings, self.held & ~inside).items():
             actions += self._publish(self.tasks[slot], mask, now)
-        self._unmet = {slot for slot, standing in standings.items() if self.tasks[slot].granted != standing.target}
         return actions
 
-    def _take_touched(self) -> None:
-        self._unmet |= self.plan.touched
-        self._unsaved |= self.plan.touched
-        self.plan.touched = set()
+    def _mark_replanned(self) -> None:
+        """Mark the tasks of jobs that the plan has changed."""
+        for job in [self.plan.jobs[name] for name in self._replanned if name in self.plan.jobs]:
+            for task in job.present:
+                self._changes.mark(task.slot)
+        self._replanned.clear()
 
     def take_unsaved(self) -> list[Task]:
         """Return the tasks with a change since the last call that the registry must store."""
-        self._take_touched()
-        unsaved, self._unsaved = self._unsaved, set()
-        return [self.tasks[slot] for slot in sorted(unsaved) if slot in self.tasks]
+        self._mark_replanned()
+        unsaved = [self.tasks[slot] for slot in sorted(self._unsaved) if slot in self.tasks]
+        self._unsaved.clear()
+        return unsaved
 
     def _publish(self, task: Task, mask: int, now: float) -> list[Action]:
         first = not task.started
         task.epoch += 1
         task.grants.append(Grant(task.epoch, mask, now))
         self.held |= mask
-        self._changed(task)
+        self._changes.mark(task.slot)
         publish = Publish(task, task.epoch, mask, task.reason)
         if first:
             return [publish, Start(task)]

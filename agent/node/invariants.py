@@ -109,13 +109,13 @@ def _books(node: Node) -> Iterator[str]:
 def _sets(node: Node) -> Iterator[str]:
     """Yield what is missing from the sets that save a search over all jobs or tasks; they may contain more."""
     plan, jobs = node.plan, node.jobs
-    if any(job.cores and not job.settled and name not in plan.restless for name, job in jobs.items()):
+    if any(job.cores and not job.settled and name not in plan.restless.members() for name, job in jobs.items()):
         yield "a job that is not settled is taken for one that is."
-    if any(job.layout.kind != "default" and name not in plan.laid_out for name, job in jobs.items()):
+    if any(job.layout.kind != "default" and name not in plan.laid_out.members() for name, job in jobs.items()):
         yield "a job that asked for a layout is taken for one that did not."
-    if any(job.times and name not in plan.timed for name, job in jobs.items()):
+    if any(job.times and name not in plan.timed.members() for name, job in jobs.items()):
         yield "a job that waits for a time is taken for one that does not."
-    if any(task.deadline is not None and slot not in node.grants.timed for slot, task in node.tasks.items()):
+    if any(task.deadline is not None and slot not in node.grants.timed.members() for slot, task in node.tasks.items()):
         yield "a task with a deadline is taken for one without."
 
 

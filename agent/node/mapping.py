@@ -58,14 +58,13 @@ def other_jobs(plan: Plan, counts: Mapping[str, int]) -> set[str]:
     """Return the jobs in `counts` with another number of cores in the plan, or with a rank without a target."""
     jobs = plan.jobs
     others = {name for name, cores in counts.items() if jobs[name].cores != cores}
-    restless = [name for name in plan.restless if counts.get(name)]
+    restless = [name for name in plan.restless.members() if counts.get(name)]
     return others | {name for name in restless if jobs[name].targets.keys() != jobs[name].ranks.keys()}
 
 
 def layout_is_satisfied(plan: Plan) -> bool:
     """Return whether no layout could be satisfied better if every job keeps its number of cores."""
-    plan.laid_out &= plan.jobs.keys()
-    if not plan.laid_out:
+    if not plan.laid_out.members():
         return True
     counts = {job.name: job.cores for job in plan.jobs.values() if job.cores}
     seats = _mobile_ranks(plan, counts, {}) if _are_many(plan, counts) else _all_ranks(plan, counts, {})
@@ -89,11 +88,10 @@ def _mobile_ranks(
 
     All other tasks together form one seat, which stays where it is.
     """
-    plan.restless = {name for name in plan.restless if name in plan.jobs and not _is_unmoved(plan, plan.jobs[name])}
     pinned = plan.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
     ordered = {name for name, _ in pins}
     in_the_way = {name for name in counts if plan.jobs[name].planned & pinned} if pinned else set()
-    movers = plan.restless | others | plan.laid_out | ordered | in_the_way
+    movers = plan.restless.members() | others | plan.laid_out.members() | ordered | in_the_way
     mobile = {name: cores for name, cores in counts.items() if name in movers}
     still = plan.ledger.planned
     for name in mobile:
@@ -102,11 +100,6 @@ def _mobile_ranks(
     if still:
         seats.append(RankRequest(STILL, plan.cores.count(still), held=still, granted=still, fixed=still))
     return seats
-
-
-def _is_unmoved(plan: Plan, job: Job) -> bool:
-    """Return whether a job is settled and has no CPUs that are gone, as such grants change without a plan."""
-    return job.settled and not job.planned & plan.gone
 
 
 def _all_ranks(plan: Plan, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[RankRequest]:

@@ -19,6 +19,7 @@ from drom.agent.model.cores import Cores
 from drom.agent.model.jobs import NO_DEMAND, Action, Arrival, Bind, Demand, Event, FreeSlot, Job, Reservation, Task
 from drom.agent.node import admission, resizing, sharing
 from drom.agent.node.bounds import bounds
+from drom.agent.node.changes import Changes, Index
 from drom.agent.node.grants import Grants
 from drom.agent.node.plan import Plan
 from drom.agent.node.reservations import Reservations
@@ -66,8 +67,9 @@ class Node:
         self.jobs = self.plan.jobs
         self.tasks = self.grants.tasks
         self.complete_within = complete_within
-        self._unheeded: set[int] = set()
-        """The slots of all tasks whose newest wish is not in effect yet, and perhaps of others."""
+        self._reports: Changes[int] = Changes()
+        self._unheeded = Index(self._reports, self._is_unheeded)
+        """The tasks whose newest wish is not in effect yet."""
 
     # --- arrivals -------------------------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class Node:
         if due is None or due > now:
             return []
         overdue = self.grants.take_overdue(now)
-        timed = sorted((self.jobs[name] for name in self.plan.timed), key=lambda job: (job.arrived, job.name))
+        timed = sorted((self.jobs[name] for name in self.plan.timed.members()), key=lambda job: (job.arrived, job.name))
         late = [job for job in timed if job.complete_by is not None and job.complete_by <= now]
         rest = newest = Transaction(self.plan, Event("rest", "", now))
         for job in late:
@@ -186,10 +188,9 @@ class Node:
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is next due, or None if nothing is pending."""
-        self.plan.timed = {name for name in self.plan.timed if name in self.jobs and self.jobs[name].times}
-        times = [at for name in self.plan.timed for at in self.jobs[name].times]
+        times = [at for name in self.plan.timed.members() for at in self.jobs[name].times]
         times += self.grants.deadlines().values()
-        times += [self._due(self.tasks[slot]) for slot in self._unheeded if slot in self.tasks]
+        times += [self._due(self.tasks[slot]) for slot in self._unheeded.members()]
         return min(times, default=None)
 
     # --- wishes ---------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class Node:
         """Record the numbers of CPUs that programs report they can use (`drom.agent.policy.demand`), by slot."""
         for slot, wish in said.items():
             self.tasks[slot].said = wish
-        self._unheeded |= said.keys()
+            self._reports.mark(slot)
         return self.grants.publish_next(now) if self._apply_demand(now) else []
 
     def responder_left(self, slot: int, now: float) -> list[Action]:
@@ -207,8 +208,7 @@ class Node:
 
     def _apply_demand(self, now: float) -> bool:
         """Apply the wishes that are due; return whether there were any."""
-        waiting = [self.tasks[slot] for slot in sorted(self._unheeded) if slot in self.tasks]
-        waiting = [task for task in waiting if task.said != task.wish]
+        waiting = [self.tasks[slot] for slot in sorted(self._unheeded.members())]
         heeded = [task for task in waiting if self._due(task) <= now]
         for task in heeded:
             job = self.jobs[task.job]
@@ -216,8 +216,10 @@ class Node:
             task.wish, task.heeds_from = task.said, now + demand.PATIENCE
             if self.plan.view(job) != before:
                 sharing.apply_demand(Transaction(self.plan, Event("wish", job.name, now)), job)
-        self._unheeded = {task.slot for task in waiting if task.said != task.wish}
         return bool(heeded)
+
+    def _is_unheeded(self, slot: int) -> bool:
+        return slot in self.tasks and self.tasks[slot].said != self.tasks[slot].wish
 
     def _due(self, task: Task) -> float:
         return demand.applies_at(task, self.jobs[task.job])
@@ -325,12 +327,12 @@ class Node:
         self.plan.arrivals = arrivals
         tasks = list(tasks)
         transaction = Transaction(self.plan, Event("start", "", now))
-        self._unheeded = {task.slot for task, _ in tasks if task.said != task.wish}
         pins = {}
         for task, described in tasks:
             job = self.jobs.setdefault(described.name, described)
             job.ranks[task.rank] = task
             self.grants.adopt(task)
+            self._reports.mark(task.slot)
             if task.pin not in (0, task.granted):
                 pins[task.slot], task.pin = task.pin, 0
             if task.started:
@@ -373,17 +375,16 @@ class Node:
     def begin_anew(self) -> None:
         """Reset to a node without tasks and jobs, with the same rules; a frozen node stays frozen."""
         since, by, plan = self.grants.frozen_since, self.grants.frozen_by, self.plan
-        fresh = Node(
+        Node.__init__(
+            self,
             self.cores,
             plan.place,
             rules=plan.rules,
             memory=plan.memory,
             grace=self.grants.grace,
             complete_within=self.complete_within,
-            layout=self.plan.layout,
+            layout=plan.layout,
         )
-        vars(self).clear()
-        vars(self).update(vars(fresh))
         self.grants.frozen_since, self.grants.frozen_by = since, by
 
     def copy(self) -> Node:

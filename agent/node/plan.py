@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.model import layouts
 from drom.agent.model.jobs import Job, Task, is_scheduler_job
+from drom.agent.node.changes import Changes, Index
 from drom.agent.node.ledger import Ledger, Move
 from drom.agent.policy import demand, fair_share
 from drom.agent.policy.fair_share import JobCores
@@ -39,9 +40,10 @@ class Plan:
     `usable` are the CPUs, by whole cores, that may be handed out; jobs that may not move, or would fall below their
     minimum, stay on others. A job with a place elsewhere never stays on cores that are `lost`. `gone` are CPUs that do
     not exist any more: a core is handed out with its remaining ones. `busy` are CPUs that only the load of unmanaged
-    programs keeps from being `usable`. `touched` collects the slots of tasks of which anything that a registry stores
-    may have changed, until a caller empties it. `memory` is the memory of the node (bytes), 0 if unknown; `layout` is
-    the layout of jobs that request none. `arrivals` counts the jobs that have arrived.
+    programs keeps from being `usable`. `changes` tells the names of jobs of which anything may have changed that
+    their tasks do not record themselves. `timed`, `restless` and `laid_out` are the jobs that have times, that are not
+    settled, and that requested a layout. `memory` is the memory of the node (bytes), 0 if unknown; `layout` is the
+    layout of jobs that request none. `arrivals` counts the jobs that have arrived.
     """
 
     def __init__(
@@ -58,19 +60,16 @@ class Plan:
         self.busy = 0
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger(cores)
-        self.touched: set[int] = set()
-        self.timed: set[str] = set()
-        """The names of all jobs that have times, and perhaps of others."""
-        self.restless: set[str] = set()
-        """The names of all jobs that are not settled, and perhaps of others."""
-        self.laid_out: set[str] = set()
-        """The names of all jobs that requested a layout, and of some that have ended."""
+        self.changes: Changes[str] = Changes()
+        self.timed = Index(self.changes, self._has_times)
+        self.restless = Index(self.changes, self._is_restless)
+        self.laid_out = Index(self.changes, self._has_layout)
         self.many = MANY
         self.reasons: dict[str, str] | None = None
         """What each waiting job waits for, by name; None if that must be determined anew."""
         self._views: dict[str, JobCores] = {}
         """The jobs that have cores, in the order of arrival, as the policy saw them at its last call."""
-        self._outdated: set[str] = set()
+        self._outdated = self.changes.reader()
 
     # --- CPUs -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +178,8 @@ class Plan:
 
     def running(self) -> list[JobCores]:
         """Return the jobs that have cores, as the policy sees them."""
-        outdated, self._outdated = self._outdated, set()
+        outdated = set(self._outdated)
+        self._outdated.clear()
         now = {name: self.view(self.jobs[name]) for name in outdated if name in self.jobs and self.jobs[name].cores}
         for name in outdated - now.keys():
             self._views.pop(name, None)
@@ -195,7 +195,7 @@ class Plan:
         jobs = self.running()
         if not self.rules.residence:
             return jobs
-        timed = [self.jobs[name] for name in self.timed if name in self.jobs]
+        timed = [self.jobs[name] for name in self.timed.members()]
         rests = {job.name: job.rest_until for job in timed if job.rest_until is not None}
         return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
 
@@ -222,13 +222,19 @@ class Plan:
 
     def touch(self, job: Job) -> None:
         """Record that the job or its tasks have changed."""
-        self._outdated.add(job.name)
+        self.changes.mark(job.name)
         self.reasons = None
-        self.restless.add(job.name)
-        if job.layout.kind != "default":
-            self.laid_out.add(job.name)
-        self.timed.add(job.name)
-        self.touched.update(task.slot for task in job.present)
+
+    def _has_times(self, name: str) -> bool:
+        return name in self.jobs and bool(self.jobs[name].times)
+
+    def _is_restless(self, name: str) -> bool:
+        """Return whether a job is not settled, or has CPUs that are gone, as such grants change without a plan."""
+        job = self.jobs.get(name)
+        return job is not None and (not job.settled or bool(job.planned & self.gone))
+
+    def _has_layout(self, name: str) -> bool:
+        return name in self.jobs and self.jobs[name].layout.kind != "default"
 
     def adopt(self, owners: Sequence[Owner]) -> None:
         """Take over the present targets of the jobs, and the owner of each core."""

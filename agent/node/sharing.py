@@ -110,7 +110,7 @@ def _set_to_rest(transaction: Transaction, *, idle: bool) -> None:
             job.rest_until = None
     for name in hungry:
         plan.jobs[name].rest_until = now + plan.rules.residence
-        plan.timed.add(name)
+        plan.touch(plan.jobs[name])
 
 
 def _vacate(transaction: Transaction) -> None:

@@ -91,8 +91,8 @@ class World:
         records.node, records.in_use = node, in_use
         nobody: Callable[..., None] = lambda *_, **__: None  # noqa: E731 - a word for many
         report = SimpleNamespace(started=nobody, granted=nobody, enforced=nobody, done=self._done)
-        unused = cast("Any", None)
-        self.actuator = Actuator(node, records, unused, unused, cast("Any", report), binds=False)
+        watcher, unused = cast("Any", SimpleNamespace(processes_of_all=nobody)), cast("Any", None)
+        self.actuator = Actuator(node, records, watcher, unused, cast("Any", report), binds=False)
         listener = SimpleNamespace(started=self._started, forgotten=nobody)
         self.actuator.listener, self.actuator.enforced = cast("Any", listener), nobody
 
