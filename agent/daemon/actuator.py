@@ -54,10 +54,10 @@ class Actuator:
         report: EventReporter,
         *,
         binds: bool,
-        fences: TaskCpusets | None = None,
+        cpusets: TaskCpusets | None = None,
     ) -> None:
         self.binds = binds
-        self.fences = fences
+        self.cpusets = cpusets
         self.node = node
         self.registry = registry
         self.watcher = watcher
@@ -132,8 +132,8 @@ class Actuator:
         self._queue += actions
         for task in [action.task for action in actions if isinstance(action, FreeSlot)]:
             self.registry.forget(task)
-            if self.fences:
-                self.fences.remove(task)
+            if self.cpusets:
+                self.cpusets.remove(task)
         self.save()
 
     def save(self) -> None:
@@ -141,7 +141,7 @@ class Actuator:
         node = self.node
         for task in sorted(node.grants.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
             self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
-            if self.fences and (fault := self.fences.update(task, self.watcher.processes_of(task))):
+            if self.cpusets and (fault := self.cpusets.update(task, self.watcher.processes_of(task))):
                 self.report.cpuset_failed(task, fault)
 
     def bind_threads(self, masks: Mapping[int, int]) -> set[int]:

@@ -50,6 +50,9 @@ class Context(Protocol):
     def update_usable_cpus(self, now: float) -> None:
         """Set the node's CPUs to those that may be used now."""
 
+    def fence_of(self, pid: int) -> int:
+        """Return the OS CPUs to which the kernel confines a process; 0 if it is unknown, or the CPUs are emulated."""
+
     def end(self, task: Task, reason: str) -> None:
         """Remove a task after all its processes have ended."""
 

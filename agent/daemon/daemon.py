@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from drom.agent import errors
@@ -39,6 +40,7 @@ from drom.agent.observe.job_rates import RateMonitor
 from drom.agent.observe.reporter import EventReporter
 from drom.agent.observe.snapshot import snapshot
 from drom.agent.system import heap, proc
+from drom.agent.system.cgroups import CpusetReader
 from drom.agent.system.periodic import Step
 from drom.agent.system.unix_signals import SignalPipe
 from drom.agent.system.unmanaged_load import LoadMonitor
@@ -118,6 +120,7 @@ class Daemon:
         self._more = False
         self._hands_over = False
         machine = settings.topology
+        self._cpusets = None if machine.emulated else CpusetReader(Path("/"))
         self.binds = not (machine.emulated or settings.observe)
         self.rows = topology.usable_cores(machine, settings.unit)
         self.node = Node(
@@ -167,7 +170,7 @@ class Daemon:
             spreading,
             self.report,
             binds=self.binds,
-            fences=self.settings.fences,
+            cpusets=self.settings.cpusets,
         )
         self.responders = Responders(self.actuator, self.mailboxes)
         self.registrar = Registrar(
@@ -178,6 +181,7 @@ class Daemon:
             observes=self.settings.observe,
             exclude=self.settings.exclude,
             quotas=self.settings.quotas,
+            fence_of=self.fence_of,
         )
         self.registrations = RegistrationServer(
             path / "door", self, self.actuator, self.registrar, self.responders, share=self.connection_limit
@@ -209,8 +213,8 @@ class Daemon:
         else:
             self.mailboxes.keep_only(set())
             self.actuator.execute(self.node.adopt([], {}, 0, time.monotonic(), self.executor.reservations()))
-        if self.settings.fences and self.binds:
-            self.settings.fences.remove_all_but(self.node.tasks.values())
+        if self.settings.cpusets and self.binds:
+            self.settings.cpusets.remove_all_but(self.node.tasks.values())
 
     def connection_limit(self, uid: int) -> int:
         """Return how many connections to one of the agent's sockets a user may have."""
@@ -446,6 +450,10 @@ class Daemon:
         elif task.responder == (who.pid, who.start_time):
             self.responders.clear(task)
 
+    def fence_of(self, pid: int) -> int:
+        """Return the OS CPUs to which the kernel confines a process; 0 if it is unknown, or the CPUs are emulated."""
+        return self._cpusets.cpuset_of(pid) if self._cpusets else 0
+
     def end(self, task: Task, reason: str) -> None:
         """Remove a task that is over."""
         self.watcher.forget(task)
@@ -469,7 +477,7 @@ class Daemon:
             if not (self.binds and task.started):
                 continue
             # A thread from a task cpuset can only have the agent's mask, or the one that the kernel set when it left.
-            fenced = self.settings.fences is not None and self.settings.fences.remove(task)
+            fenced = self.settings.cpusets is not None and self.settings.cpusets.remove(task)
             if task.arrival.restore:
                 ours = -1 if fenced else task.held
                 affinity.restore(self.watcher.processes_of(task), ours, task.arrival.restore)

@@ -14,6 +14,7 @@ from drom.agent.daemon.registration_answers import Granted, Offered, Refusal, Re
 from drom.agent.enforcement import affinity
 from drom.agent.errors import Refused
 from drom.agent.system import proc
+from drom.agent.text import cpu_names
 
 from dromlib import layout
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 class Registrar:
     """Handles registration requests for the node of `actuator`. `end` gets tasks that leave before they start, and why.
 
-    With `observes` no program is bound or gets grants. Programs that `exclude` names are left alone.
+    With `observes` no program is bound or gets grants. Programs that `exclude` names are left alone. `fence_of` returns
+    the OS CPUs to which the kernel confines a process, 0 if it may use all.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class Registrar:
         observes: bool,
         exclude: Exclusions,
         quotas: UserQuotas,
+        fence_of: Callable[[int], int],
     ) -> None:
         self._quotas = quotas
+        self._fence_of = fence_of
         self._actuator = actuator
         self._node = actuator.node
         self._registry = actuator.registry
@@ -73,6 +77,10 @@ class Registrar:
             self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             return Unmanaged(reason)
         arrives = task is None and self._node.grants.find(peer.identity.pid, peer.identity.start_time) is None
+        if arrives and (fence := self._fence_of(peer.identity.pid)) and not self._node.cores.inside(fence):
+            reason = f"the kernel lets it use {cpu_names(fence)}, which make up no core that is managed here."
+            self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
+            return Unmanaged(reason)
         if task is None:
             task = self._arrive(request, peer, above)
         if task.started:
@@ -124,6 +132,7 @@ class Registrar:
             self._quotas.admit_task(arrival.uid, has)
             number = self._mailboxes.make(arrival.uid, self._node.grants.next_slot)
             undo.callback(self._mailboxes.remove, number)
+            arrival = replace(arrival, fence=self._fence_of(arrival.pid))
             task, actions = self._node.arrive(arrival, time.monotonic())
             if first_process(task) != (who := proc.Identity(arrival.pid, arrival.start_time)):
                 self._user_event(arrival.uid, "joined", job=task.job, pid=who.pid, uid=arrival.uid)

@@ -31,7 +31,7 @@ class Settings:
     `claims` is the file of `drom.agent.ipc.cpu_locks` (None: CPUs are not locked); `memory` is the sum that jobs may
     declare, in bytes (0: not counted). `reread` returns the machine's present state (None: it never changes). `gate`
     receives orders from other nodes (None: there are none), and `membership` names the scheduler (None: none).
-    `fences` are the control groups of tasks (None: there are and were none). `history` stores events beyond the
+    `cpusets` are the control groups of tasks (None: there are and were none). `history` stores events beyond the
     agent's life (None: they are not stored).
     """
 
@@ -53,7 +53,7 @@ class Settings:
     masters: Operators = field(default_factory=Operators.here)
     membership: Membership | None = None
     quotas: UserQuotas = field(default_factory=UserQuotas)
-    fences: TaskCpusets | None = None
+    cpusets: TaskCpusets | None = None
     history: EventLog | None = None
 
     @property

@@ -138,7 +138,7 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         unit=unit,
         claims=cpu_locks_file(os.environ),
         masters=masters,
-        fences=None if machine.emulated else cpusets.build(directory, raised=options.enforce == "cpuset"),
+        cpusets=None if machine.emulated else cpusets.build(directory, raised=options.enforce == "cpuset"),
         quotas=UserQuotas(options.users_max_tasks, frozenset({0, os.geteuid()})),
         gate=gate,
         membership=_membership(options),

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import ControlError
-from drom.agent.system.cgroups import V2, parse_mounts, parse_own_cgroups
+from drom.agent.system.cgroups import V2, parse_cgroups, parse_mounts
 
 from dromlib.cpulist import format_cpulist
 
@@ -116,7 +116,7 @@ def find(root: Path) -> tuple[Path, Path]:
     mount = next((root / place.lstrip("/") for kinds, _, place in mounts if V2 in kinds), None)
     if mount is None:
         raise ControlError(f"no control groups of version 2 are mounted here: {ADVICE}.")
-    path = parse_own_cgroups(_text(root / "proc/self/cgroup")).get(V2, "/")
+    path = parse_cgroups(_text(root / "proc/self/cgroup")).get(V2, "/")
     if os.access(mount / HOLDER / "cgroup.subtree_control", os.W_OK):
         path = f"/{HOLDER}"
     own = mount / path.lstrip("/")
@@ -186,7 +186,7 @@ def _put(pid: int, file: Path) -> bool:
 
 
 def _group_of(pid: int) -> str:
-    return parse_own_cgroups(_text(Path(f"/proc/{pid}/cgroup"))).get(V2, "/")
+    return parse_cgroups(_text(Path(f"/proc/{pid}/cgroup"))).get(V2, "/")
 
 
 def _pids(group: Path) -> list[int]:

@@ -137,6 +137,10 @@ class Cores:
         """Return the mask of all CPUs of the cores with a CPU in `mask`."""
         return mask & self.all if self.widest == 1 else sum(self.masks[number] for number in self.numbers(mask))
 
+    def inside(self, mask: int) -> int:
+        """Return the mask of the cores of which all CPUs are in `mask`."""
+        return sum(core for core in self.masks if not core & ~mask)
+
     def cpus(self, cores: int) -> int:
         """Return the least number of hardware threads that any `cores` cores have."""
         return self._least[min(cores, len(self))]

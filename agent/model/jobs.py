@@ -39,6 +39,7 @@ class Arrival(Value):
 
     Their 0 means one core, all cores of the node, and not declared. `attached`: the process ran before an order put it
     under management. `within`: pid and start time of the first process of the task that launched it, as it reports.
+    `fence`: the OS CPUs to which the kernel confines it, 0 if these are all that are managed.
     """
 
     pid: int
@@ -56,6 +57,7 @@ class Arrival(Value):
     memory: int = 0
     attached: bool = False
     within: tuple[int, int] | None = None
+    fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,8 @@ class Job(State):
     the order for exact CPUs. Until `rest_until` it does not grow again; then any gain is worth a resize. `last` is the
     last change of its CPUs, None if that was before this agent started. `reserved` is the most cores that may be
     ordered for a job of a scheduler, 0 for other jobs; a scheduler's job exists, and keeps its cores, whether its tasks
-    are present or not. The ranks of the tasks of its newest launch are numbered from `first` on.
+    are present or not. The ranks of the tasks of its newest launch are numbered from `first` on. `fence` are the CPUs,
+    by whole cores, to which the kernel confines it, 0 if it may have any.
     """
 
     name: str
@@ -211,6 +214,7 @@ class Job(State):
     waits_for: str = ""
     reserved: int = 0
     first: int = 0
+    fence: int = 0
 
     @property
     def present(self) -> list[Task]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
+from drom.agent.node.areas import area_of, areas
 from drom.agent.node.transaction import PlacementRefused
 from drom.agent.policy import fair_share
 from drom.agent.policy.fair_share import Wait
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from drom.agent.model.jobs import Job, Task
+    from drom.agent.node.areas import Area
     from drom.agent.node.plan import Plan
     from drom.agent.node.transaction import Transaction
     from drom.agent.policy.fair_share import JobCores
@@ -27,17 +29,17 @@ MANY_OF_ONE_USER = 2
 """Number of running jobs of a user from which on its next job leaves CPUs to users without jobs."""
 
 
-def waiting_jobs(plan: Plan) -> list[Job]:
-    """Return the waiting jobs in the order of admission, computed as if each were admitted with its minimum.
+def waiting_jobs(area: Area) -> list[Job]:
+    """Return the waiting jobs of an area in the order of admission, computed as if each were admitted with its minimum.
 
     The next job is always the first one of the user whose jobs have the fewest cores. The jobs of one user are in
     the order of arrival, which also decides between users with equally many cores.
     """
-    jobs = [job for job in plan.jobs.values() if not job.cores]
+    jobs = [job for job in area.jobs() if not job.cores]
     if len(jobs) < 2:
         return jobs
     has: Counter[int] = Counter()
-    for view in plan.running():
+    for view in area.running():
         has[view.user] += view.cores
     waiting: dict[int, deque[tuple[int, Job]]] = {}
     for place, job in enumerate(jobs):
@@ -55,15 +57,18 @@ def waiting_jobs(plan: Plan) -> list[Job]:
 
 
 def admit_waiting(transaction: Transaction) -> None:
-    """Admit waiting jobs in order: a job never overtakes another one that waits for a resource that both need."""
-    plan = transaction.plan
+    """Admit waiting jobs of the transaction's area in order.
+
+    A job never overtakes another one that waits for a resource that both need.
+    """
+    plan, area = transaction.plan, transaction.area
     ahead: list[tuple[Job, Wait]] = []
     tried: set[str] = set()
-    queue = deque(waiting_jobs(plan))
+    queue = deque(waiting_jobs(area))
     while queue:
         job = queue.popleft()
         tried.add(job.name)
-        if behind := _behind(plan, job, ahead):
+        if behind := _behind(area, job, ahead):
             job.waits_for = behind
             continue
         wait = _wait_for_memory(plan, job) or _admit(transaction, job)
@@ -71,7 +76,7 @@ def admit_waiting(transaction: Transaction) -> None:
         if wait:
             ahead.append((job, wait))
         elif queue:
-            queue = deque(job for job in waiting_jobs(plan) if job.name not in tried)
+            queue = deque(job for job in waiting_jobs(area) if job.name not in tried)
     plan.reasons = None
 
 
@@ -79,14 +84,15 @@ def why_waits(plan: Plan, job: Job) -> str:
     """Return a sentence that says what a job waits for, by current numbers; empty if it has cores."""
     if plan.reasons is None:
         plan.reasons = {}
-        ahead: list[tuple[Job, Wait]] = []
-        for one in waiting_jobs(plan):
-            behind = _behind(plan, one, ahead)
-            if not behind:
-                wait = _wait_for_memory(plan, one)
-                counts = wait or _counts_with(plan, plan.view(one))
-                ahead.append((one, counts if isinstance(counts, Wait) else Wait(one.waits_for)))
-            plan.reasons[one.name] = behind or ahead[-1][1].reason
+        for area in areas(plan):
+            ahead: list[tuple[Job, Wait]] = []
+            for one in waiting_jobs(area):
+                behind = _behind(area, one, ahead)
+                if not behind:
+                    wait = _wait_for_memory(plan, one)
+                    counts = wait or _counts_with(area, plan.view(one))
+                    ahead.append((one, counts if isinstance(counts, Wait) else Wait(one.waits_for)))
+                plan.reasons[one.name] = behind or ahead[-1][1].reason
     return plan.reasons.get(job.name, "")
 
 
@@ -102,7 +108,8 @@ def adopt_late_ranks(transaction: Transaction, job: Job) -> None:
     late = [task for task in job.present if job.cores and task.rank not in job.targets]
     if not late:
         return
-    counts = fair_share.hold(job.name, max(job.cores, job.task_min * len(job.ranks)), plan.running(), plan.total())
+    area = area_of(job, plan)
+    counts = fair_share.hold(job.name, max(job.cores, job.task_min * len(job.ranks)), area.running(), area.total())
     if not job.frozen and not plan.why_kept(job) and not isinstance(counts, Wait):
         with suppress(Refused):
             transaction.replan(counts, "arrival")
@@ -117,14 +124,14 @@ def adopt_late_ranks(transaction: Transaction, job: Job) -> None:
         plan.touch(changed)
 
 
-def _behind(plan: Plan, job: Job, ahead: Sequence[tuple[Job, Wait]]) -> str:
+def _behind(area: Area, job: Job, ahead: Sequence[tuple[Job, Wait]]) -> str:
     """Return a sentence that says why a job must wait behind the waiting jobs `ahead`; empty if it need not."""
     first = next((first for first, wait in ahead if _waits_behind(job, first, wait)), None)
     if first is None:
         return ""
     if first.arrived < job.arrived:
         return "others arrived before it."
-    has = {user: sum(view.cores for view in plan.running() if view.user == user) for user in (first.user, job.user)}
+    has = {user: sum(view.cores for view in area.running() if view.user == user) for user in (first.user, job.user)}
     fewer = has[first.user] < has[job.user]
     return "users who have fewer CPUs come first." if fewer else "users take turns: a job of another user is next."
 
@@ -134,7 +141,7 @@ def _admit(transaction: Transaction, job: Job) -> Wait | None:
     plan = transaction.plan
     view, why = plan.view(job), ""
     while view.maximum >= view.minimum:
-        counts = _counts_with(plan, view)
+        counts = _counts_with(transaction.area, view)
         if isinstance(counts, Wait):
             return counts
         try:
@@ -149,33 +156,35 @@ def _admit(transaction: Transaction, job: Job) -> Wait | None:
     return Wait(why)
 
 
-def _counts_with(plan: Plan, new: JobCores) -> dict[str, int] | Wait:
-    """Return the cores of every job once the waiting job `new` runs too, or why it has to wait."""
-    could, cap = plan.total() + plan.cores.count(plan.busy), plan.cap
+def _counts_with(area: Area, new: JobCores) -> dict[str, int] | Wait:
+    """Return the cores of every job of an area once the waiting job `new` runs too, or why it has to wait."""
+    plan, total = area.plan, area.total()
+    could, cap = total + plan.cores.count(plan.busy & area.mask), plan.cap
     if beyond := fair_share.why_never(new, could, cap, told=plan.cores):
         return beyond
-    counts = fair_share.admit(new, plan.running(), plan.total(), plan.rules.sharing_factor, cap, told=plan.cores)
-    if not isinstance(counts, Wait) and _takes_the_last(plan, new, counts):
+    counts = fair_share.admit(new, area.running(), total, plan.rules.sharing_factor, cap, told=plan.cores)
+    if not isinstance(counts, Wait) and _takes_the_last(area, new, counts):
         return Wait("the last CPUs that running jobs can lend are kept for users without running jobs.", "user")
     return counts
 
 
-def _takes_the_last(plan: Plan, new: JobCores, counts: Mapping[str, int]) -> bool:
+def _takes_the_last(area: Area, new: JobCores, counts: Mapping[str, int]) -> bool:
     """Return whether an arrival would take cores from other jobs that must be left for users without jobs.
 
     Free cores are never left idle for such users.
     """
-    rules, running = plan.rules, plan.running()
+    plan, running, total = area.plan, area.running(), area.total()
+    rules = plan.rules
     if not rules.spare_for_newcomers or new.user in rules.free:
         return False
-    if counts[new.name] <= plan.total() - sum(job.cores for job in running):
+    if counts[new.name] <= total - sum(job.cores for job in running):
         return False
     if sum(job.user == new.user for job in running) < MANY_OF_ONE_USER:
         return False
     fixed = plan.jobs[new.name].job_class != "malleable"
     jobs = [*running, replace(new, fixed=fixed)]
     enough = plan.cores.needed_for(rules.spare_for_newcomers)
-    return not fair_share.could_lend(enough, counts, jobs, plan.total(), rules.sharing_factor)
+    return not fair_share.could_lend(enough, counts, jobs, total, rules.sharing_factor)
 
 
 def _wait_for_memory(plan: Plan, job: Job) -> Wait | None:

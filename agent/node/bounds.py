@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
     """Return the least and the most cores of each task of the job that arrives with this one, or raise `Refused`."""
     cores, rules, size = plan.cores, plan.rules, max(1, arrival.size)
-    total, wide = len(cores), cores.widest
-    can = rules.most(arrival.job_class, cores, layouts.most(arrival.layout, cores.sizes))
-    now = min(can, cores.count(plan.usable) or can)
+    fence = cores.inside(arrival.fence) if arrival.fence else cores.all
+    if not fence:
+        raise Refused("the kernel confines it to CPUs that make up no core of this node: it can run only unmanaged.")
+    total, wide = cores.count(fence), cores.widest
+    can = min(total, rules.most(arrival.job_class, cores, layouts.most(arrival.layout, cores.sizes)))
+    now = min(can, cores.count(plan.usable & fence) or can)
     if not 0 <= arrival.rank < size:
         msg = f"local rank {arrival.rank} is outside a job of {size} tasks: check the launcher's variables."
         raise Refused(msg)
@@ -38,7 +41,8 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
     if size > 1:
         needs = f"{size} tasks of at least {counted(each, 'CPU')} need {each * size}"
     if least * size > total:
-        msg = f"{needs}, this node has {cores.all.bit_count()}: ask for fewer."
+        has = "this node has" if fence == cores.all else "the kernel lets it use"
+        msg = f"{needs}, {has} {fence.bit_count()}: ask for fewer."
         raise Refused(msg)
     if arrival.layout.strict and least * size > can:
         can_have = counted(cores.cpus(can), "CPU")

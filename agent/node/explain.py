@@ -14,6 +14,7 @@ from drom.agent.errors import Refused
 from drom.agent.model.jobs import NO_DEMAND, Demand, action_name
 from drom.agent.model.layouts import layout_name
 from drom.agent.node.admission import waiting_jobs
+from drom.agent.node.areas import area_of
 from drom.agent.policy import fair_share
 from drom.agent.policy.demand import applies_at
 from drom.agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, in_words, left_alone, span_of
@@ -82,6 +83,7 @@ def _asked(node: Node, job: Job, user: Callable[[int], str]) -> str:
     memory = f" and {in_words(job.memory)} of memory" + (" each" if ranks > 1 else "") if job.memory else ""
     attached = " It ran before it was attached." if any(t.arrival.attached for t in job.present) else ""
     attached += f" {CORES_DIFFER}" if node.cores.differ else ""
+    attached += f" Its control group lets it use {cpu_names(job.fence)}." if job.fence else ""
     return f"{job.name} is a {job.job_class} job of user {user(job.user)}: {tasks}{memory}{wishes}.{attached}"
 
 
@@ -91,9 +93,10 @@ def _reserved(node: Node, job: Job) -> str:
 
 
 def _share(node: Node, job: Job, user: Callable[[int], str]) -> str:
-    others = [view for view in node.plan.running() if view.name != job.name]
+    area = area_of(job, node.plan)
+    others = [view for view in area.running() if view.name != job.name]
     mine = replace(node.plan.view(job), fixed=False)
-    total, cap, shown = node.plan.total(), node.plan.cap, node.cores.shown
+    total, cap, shown = area.total(), node.plan.cap, node.cores.shown
     shares = fair_share.equal_shares([*others, mine], total, cap)
     equal = fair_share.equal_shares([*others, replace(mine, minimum=0)], total, cap)[job.name]
     share, here = shares[job.name], f"of the {_many(node, total)} here"
@@ -271,7 +274,8 @@ def _bounded(node: Node, job: Job, now: float, user: Callable[[int], str]) -> st
         )
     if job.rest_until is not None and (text := _rests(node, job, job.rest_until, now)):
         return text
-    if plan.cap and not fair_share.user_headroom(job.user, plan.running(), plan.total(), plan.cap):
+    area = area_of(job, plan)
+    if plan.cap and not fair_share.user_headroom(job.user, area.running(), area.total(), plan.cap):
         most = _many(node, plan.cap)
         return f"It could use more, but the jobs of user {user(job.user)} have the {most} that one user may have here."
     return ""
@@ -302,7 +306,8 @@ def _crowded(node: Node, job: Job) -> str:
         return f"{cpus_are(free)} free, but with no more of them would it lie {job.layout}."
     if free:
         return f"{cpus_are(free)} free, kept for who owns them or for a larger growth."
-    others = [view for view in plan.running() if view.name != job.name]
+    area = area_of(job, plan)
+    others = [view for view in area.running() if view.name != job.name]
     they = _listed(
         f"{view.name} keeps its {_few(node, view.cores)}"
         if view.fixed or view.cores <= view.minimum
@@ -310,7 +315,7 @@ def _crowded(node: Node, job: Job) -> str:
         for view in sorted(others, key=lambda view: -view.cores)
     )
     less = ""
-    shares = fair_share.equal_shares([*others, replace(plan.view(job), fixed=False)], plan.total(), plan.cap)
+    shares = fair_share.equal_shares([*others, replace(plan.view(job), fixed=False)], area.total(), plan.cap)
     if job.cores < shares[job.name]:
         less = " That is below its share: it may grow when CPUs come free."
         if _took_all(node, job, shares):
@@ -342,7 +347,7 @@ def _left_alone(node: Node) -> Iterator[str]:
 
 def _waits(node: Node, job: Job) -> Iterator[str]:
     if not job.cores:
-        queue = [other.name for other in waiting_jobs(node.plan)]
+        queue = [other.name for other in waiting_jobs(area_of(job, node.plan))]
         place = f" It is number {queue.index(job.name) + 1} of {len(queue)} that wait." if len(queue) > 1 else ""
         attached = any(task.arrival.attached for task in job.present)
         runs = " Until it has its first CPUs it runs on where it was." if attached else ""

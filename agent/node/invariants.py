@@ -7,6 +7,8 @@ import math
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from drom.agent.node.areas import areas
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -64,6 +66,8 @@ def _tasks(node: Node) -> Iterator[str]:
         part = node.plan.target(task) != task.granted and node.cores.count(task.granted) >= job.task_min
         if less and not part and not node.plan.gone and not node.grants.frozen:
             yield f"{task.job}/{task.rank} was granted less than its minimum."
+        if job.planned & ~node.plan.fence(job):
+            yield f"job {job.name} is planned outside its fence."
         if task.held & ~usable:
             yield f"{task.job}/{task.rank} holds CPUs that are not there."
         if len(task.grants) > 1 and task.deadline is None:
@@ -145,10 +149,12 @@ def _idle(node: Node) -> Iterator[str]:
     """
     plan = node.plan
     free = plan.usable & ~node.cores.whole(plan.ledger.planned)
-    idle = node.cores.count(free) - plan.reclaimable_cores(-math.inf)
-    hungry = [name for name in plan.growable_jobs() if not node.jobs[name].layout.strict]
-    if idle > 0 and hungry:
-        yield f"{idle} cores idle while {hungry[0]} could use them."
+    for area in areas(plan):
+        idle = node.cores.count(free & area.mask) - area.reclaimable_cores(-math.inf)
+        jobs = [node.jobs[name] for name in area.growable_jobs()]
+        hungry = [job.name for job in jobs if not job.layout.strict and plan.fence(job) == area.mask]
+        if idle > 0 and hungry:
+            yield f"{idle} cores idle while {hungry[0]} could use them."
     for job in node.jobs.values():
         if job.rest_until is not None and (not plan.rules.residence or not job.cores):
             yield f"job {job.name} rests for nothing."

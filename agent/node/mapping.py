@@ -11,6 +11,7 @@ import functools
 import operator
 from typing import TYPE_CHECKING
 
+from drom.agent.node.areas import areas
 from drom.agent.placement.layout_search import place_layouts
 from drom.agent.placement.ranks import Key, NoPlacement, RankRequest
 from drom.agent.placement.reachable import place, place_in_place
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from drom.agent.model.jobs import Job
+    from drom.agent.node.areas import Area
     from drom.agent.node.plan import Plan
 
 STILL: Key = ("", -1)
@@ -36,11 +38,14 @@ def place_all(
 
     If there are very many tasks, those of jobs that do not have to move stay and are left out, if possible.
     """
+    outside = plan.cores.all
+    for name in counts:
+        outside &= ~plan.fence(plan.jobs[name])
     if _are_many(plan, counts):
-        masks = _place_ranks(plan, _mobile_ranks(plan, counts, pins, others))
+        masks = _place_ranks(plan, _mobile_ranks(plan, counts, pins, others), outside)
         if not isinstance(masks, NoPlacement):
             return masks
-    return _place_ranks(plan, _all_ranks(plan, counts, pins))
+    return _place_ranks(plan, _all_ranks(plan, counts, pins), outside)
 
 
 def divide(plan: Plan, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | None:
@@ -66,14 +71,18 @@ def layout_is_satisfied(plan: Plan) -> bool:
     """Return whether no layout could be satisfied better if every job keeps its number of cores."""
     if not plan.laid_out.members():
         return True
-    counts = {job.name: job.cores for job in plan.jobs.values() if job.cores}
+    return all(_is_laid_out(plan, area) for area in areas(plan))
+
+
+def _is_laid_out(plan: Plan, area: Area) -> bool:
+    counts = {job.name: job.cores for job in area.jobs() if job.cores}
     seats = _mobile_ranks(plan, counts, {}) if _are_many(plan, counts) else _all_ranks(plan, counts, {})
-    better = place_layouts(_and_avoided(plan, seats), plan.cores)
+    better = place_layouts(_and_avoided(plan, seats, plan.cores.all & ~area.mask), plan.cores)
     return isinstance(better, NoPlacement) or all(seat.target == better.get(seat.key, seat.target) for seat in seats)
 
 
-def _place_ranks(plan: Plan, seats: list[RankRequest]) -> dict[Key, int] | NoPlacement:
-    masks = place(_and_avoided(plan, seats), plan.cores, plan.place)
+def _place_ranks(plan: Plan, seats: list[RankRequest], outside: int) -> dict[Key, int] | NoPlacement:
+    masks = place(_and_avoided(plan, seats, outside), plan.cores, plan.place)
     return masks if isinstance(masks, NoPlacement) else {key: mask for key, mask in masks.items() if key[0]}
 
 
@@ -106,10 +115,10 @@ def _all_ranks(plan: Plan, counts: Mapping[str, int], pins: Mapping[Key, int]) -
     return [seat for name, cores in counts.items() for seat in _rank_requests(plan, plan.jobs[name], cores, pins)]
 
 
-def _and_avoided(plan: Plan, seats: list[RankRequest]) -> list[RankRequest]:
-    """Return the seats, and one more on the avoided cores that no fixed seat is on, if there are any."""
+def _and_avoided(plan: Plan, seats: list[RankRequest], outside: int = 0) -> list[RankRequest]:
+    """Return the seats, and one more on the cores avoided or `outside` that no fixed seat is on, if there are any."""
     taken = functools.reduce(operator.or_, (seat.fixed for seat in seats), 0)
-    rest = plan.avoided & ~plan.cores.whole(taken)
+    rest = (plan.avoided | outside) & ~plan.cores.whole(taken)
     return [*seats, RankRequest(AVOIDED, plan.cores.count(rest), fixed=rest)] if rest else seats
 
 
@@ -135,6 +144,7 @@ def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) ->
                 floor=plan.floor(job),
                 target=job.targets.get(rank, 0),
                 layout=job.layout,
+                fence=job.fence,
             ),
         )
     return seats

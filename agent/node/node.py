@@ -18,6 +18,7 @@ from drom.agent.model import layouts
 from drom.agent.model.cores import Cores
 from drom.agent.model.jobs import NO_DEMAND, Action, Arrival, Bind, Demand, Event, FreeSlot, Job, Reservation, Task
 from drom.agent.node import admission, resizing, sharing
+from drom.agent.node.areas import area_of
 from drom.agent.node.bounds import bounds
 from drom.agent.node.changes import Changes, Index
 from drom.agent.node.grants import Grants
@@ -85,6 +86,8 @@ class Node:
             return known, []
         if arrival.layout == layouts.ANY:
             arrival = replace(arrival, layout=self.plan.layout)
+        if self._fence(arrival):  # where others may have these CPUs too there is only one way to share them
+            arrival = replace(arrival, layout=replace(arrival.layout, strict=False))
         if arrival.attached:
             self.grants.refuse_when_frozen()
         slot = self.grants.next_slot
@@ -95,7 +98,8 @@ class Node:
             arrival = self.reservations.rank_in(reserved, arrival, now)
         job = reserved or self._job_to_join(arrival) or self._new_job(arrival, now)
         task = self._register(job, arrival)
-        admission.admit_waiting(Transaction(self.plan, Event("arrival", job.name, now)))
+        transaction = Transaction(self.plan, Event("arrival", job.name, now))
+        admission.admit_waiting(transaction.within(area_of(job, self.plan)))
         host = self.grants.find(*arrival.within) if arrival.within else None
         if host and host.started and host.arrival.uid == arrival.uid and not job.cores:
             self._leave(task, Event("end", job.name, now))
@@ -107,9 +111,14 @@ class Node:
         """Return the arriving job of which this task is a further rank; None if there is none."""
         for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
             same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
-            if same and job.ranks.get(arrival.rank, ...) is None:
+            if same and job.fence == self._fence(arrival) and job.ranks.get(arrival.rank, ...) is None:
                 return job
         return None
+
+    def _fence(self, arrival: Arrival) -> int:
+        """Return the whole cores to which the kernel confines a task; 0 if it may have any."""
+        fence = self.cores.inside(arrival.fence)
+        return 0 if fence == self.cores.all else fence
 
     def _new_job(self, arrival: Arrival, now: float) -> Job:
         size = max(1, arrival.size)
@@ -128,6 +137,7 @@ class Node:
             layout=arrival.layout,
             memory=arrival.memory,
             complete_by=now + self.complete_within if size > 1 else None,
+            fence=self._fence(arrival),
         )
         self.jobs[job.name] = job
         return job
@@ -330,6 +340,7 @@ class Node:
         pins = {}
         for task, described in tasks:
             job = self.jobs.setdefault(described.name, described)
+            job.fence = self._fence(task.arrival)
             job.ranks[task.rank] = task
             self.grants.adopt(task)
             self._reports.mark(task.slot)
@@ -340,6 +351,8 @@ class Node:
                 job.cores = sum(self.cores.count(mask) for mask in job.targets.values())
         self.plan.adopt([next((name for name, mask in owned.items() if mask & core), None) for core in self.cores])
         for job in list(self.jobs.values()):
+            if job.planned & ~self.plan.fence(job):
+                job.fence = 0  # the kernel has confined it to others since: it stays where it is
             if job.cores:  # CPUs may have gone, and no job made room for the loss
                 job.task_min = min(job.task_min, *map(self.cores.count, job.targets.values()))
             admission.adopt_late_ranks(transaction, job)

@@ -7,8 +7,6 @@ published of it at a given time.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ from drom.agent.model import layouts
 from drom.agent.model.jobs import Job, Task, is_scheduler_job
 from drom.agent.node.changes import Changes, Index
 from drom.agent.node.ledger import Ledger, Move
-from drom.agent.policy import demand, fair_share
+from drom.agent.policy import demand
 from drom.agent.policy.fair_share import JobCores
 from drom.agent.text import cpus_are
 
@@ -41,9 +39,9 @@ class Plan:
     minimum, stay on others. A job with a place elsewhere never stays on cores that are `lost`. `gone` are CPUs that do
     not exist any more: a core is handed out with its remaining ones. `busy` are CPUs that only the load of unmanaged
     programs keeps from being `usable`. `changes` tells the names of jobs of which anything may have changed that
-    their tasks do not record themselves. `timed`, `restless` and `laid_out` are the jobs that have times, that are not
-    settled, and that requested a layout. `memory` is the memory of the node (bytes), 0 if unknown; `layout` is the
-    layout of jobs that request none. `arrivals` counts the jobs that have arrived.
+    their tasks do not record themselves. `timed`, `restless`, `laid_out` and `fenced` are the jobs that have times,
+    that are not settled, that requested a layout, and that have a fence. `memory` is the memory of the node (bytes),
+    0 if unknown; `layout` is the layout of jobs that request none. `arrivals` counts the jobs that have arrived.
     """
 
     def __init__(
@@ -64,6 +62,7 @@ class Plan:
         self.timed = Index(self.changes, self._has_times)
         self.restless = Index(self.changes, self._is_restless)
         self.laid_out = Index(self.changes, self._has_layout)
+        self.fenced = Index(self.changes, self._has_fence)
         self.many = MANY
         self.reasons: dict[str, str] | None = None
         """What each waiting job waits for, by name; None if that must be determined anew."""
@@ -83,13 +82,6 @@ class Plan:
         """The CPUs of cores that have lost all their CPUs."""
         return sum(core for core in self.cores if not core & ~self.gone) if self.gone else 0
 
-    def total(self, leaving: int = 0) -> int:
-        """Return how many cores are shared: the usable ones, and others on which jobs stay.
-
-        CPUs in `leaving` are those whose tasks do not have to stay.
-        """
-        return self.cores.count(self.usable) + self.cores.count(self.ledger.planned & self.avoided & ~leaving)
-
     def target(self, task: Task) -> int:
         """Return the task's planned CPUs without those that are gone; all of them if every one is gone."""
         target = self.jobs[task.job].targets.get(task.rank, 0)
@@ -98,11 +90,6 @@ class Plan:
     def owned(self, task: Task) -> int:
         """Return the CPUs that the task's job owns: its tasks own them together."""
         return self.ledger.owned.get(task.job, 0)
-
-    def owed_to(self) -> Counter[str]:
-        """Return, for each job, how many free cores it owns."""
-        free = self.cores.numbers(self.usable & ~self.cores.whole(self.ledger.planned))
-        return Counter(owner for core in free if (owner := self.ledger.owners[core]) is not None)
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
@@ -159,7 +146,11 @@ class Plan:
     def most(self, job: Job) -> int:
         """Return the most cores that the job can use on this node."""
         least, most = job.task_min * len(job.ranks), job.task_max * len(job.ranks)
-        return max(least, min(most, layouts.most(job.layout, self.cores.sizes)))
+        return max(least, min(most, layouts.most(job.layout, self.cores.sizes), self.cores.count(self.fence(job))))
+
+    def fence(self, job: Job) -> int:
+        """Return the CPUs that a job may have."""
+        return job.fence or self.cores.all
 
     # --- as the policy sees it ------------------------------------------------------------------------------------
 
@@ -190,34 +181,6 @@ class Plan:
             self._views = {name: views[name] for name in self.jobs if name in views}
         return list(self._views.values())
 
-    def running_at(self, now: float) -> list[JobCores]:
-        """Return the jobs that have cores, as the policy sees them at `now`, marked if they rest or have rested."""
-        jobs = self.running()
-        if not self.rules.residence:
-            return jobs
-        timed = [self.jobs[name] for name in self.timed.members()]
-        rests = {job.name: job.rest_until for job in timed if job.rest_until is not None}
-        return [replace(j, rests=rests[j.name] > now, due=rests[j.name] <= now) if j.name in rests else j for j in jobs]
-
-    def growable_jobs(self) -> list[str]:
-        """Return the jobs that could use another core, may have it, and are not resting."""
-        running, total = self.running(), self.total()
-        rooms = {
-            user: fair_share.user_headroom(user, running, total, self.cap) for user in {job.user for job in running}
-        }
-        able = [job for job in running if not job.fixed and job.cores < job.maximum]
-        return [job.name for job in able if rooms[job.user] and self.jobs[job.name].rest_until is None]
-
-    def reclaimable_cores(self, now: float) -> int:
-        """Return how many free cores are kept for resting owners: no job may grow into them."""
-        owed = self.owed_to()
-        if not owed:
-            return 0
-        running = self.running_at(now)
-        after_rest = [replace(job, rests=not job.rests) if job.name in owed else job for job in running]
-        cores = fair_share.return_to_owners(after_rest, owed, self.total(), self.cap)
-        return sum(cores[job.name] - job.cores for job in after_rest)
-
     # --- bookkeeping ----------------------------------------------------------------------------------------------
 
     def touch(self, job: Job) -> None:
@@ -232,6 +195,9 @@ class Plan:
         """Return whether a job is not settled, or has CPUs that are gone, as such grants change without a plan."""
         job = self.jobs.get(name)
         return job is not None and (not job.settled or bool(job.planned & self.gone))
+
+    def _has_fence(self, name: str) -> bool:
+        return name in self.jobs and bool(self.jobs[name].fence)
 
     def _has_layout(self, name: str) -> bool:
         return name in self.jobs and self.jobs[name].layout.kind != "default"

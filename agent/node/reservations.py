@@ -110,13 +110,13 @@ class Reservations:
         if job is None:
             self._open_reserved(wanted, transaction)
             return
+        if job.cores != cores or job.hold != cores:
+            resizing.fix_size(transaction, job, max(cores, len(job.ranks)))
         job.reserved = max(wanted.most, job.cores, cores)
         job.memory = wanted.memory // len(job.ranks)
         job.first = min(job.ranks, default=0)
         job.task_min, job.task_max = 1, _most_each(job)
         self.plan.touch(job)
-        if job.cores != cores or job.hold != cores:
-            resizing.fix_size(transaction, job, max(cores, len(job.ranks)))
 
     def _open_reserved(self, wanted: Reservation, transaction: Transaction) -> None:
         job = Job(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
+from drom.agent.node.areas import area_of
 from drom.agent.node.sharing import compete, hand_out
 from drom.agent.policy import fair_share
 from drom.agent.policy.fair_share import Wait
@@ -37,7 +38,8 @@ def hold(transaction: Transaction, name: str, cpus: int, until: float | None = N
 def fix_size(transaction: Transaction, job: Job, cores: int) -> None:
     """Give a job exactly `cores` cores, by an order. Raises `Refused`. The caller then hands out what is left."""
     plan = transaction.plan
-    counts = fair_share.hold(job.name, cores, plan.running(), plan.total(job.planned), plan.cores)
+    area = area_of(job, plan)
+    counts = fair_share.hold(job.name, cores, area.running(), area.total(job.planned), plan.cores)
     if isinstance(counts, Wait):
         raise Refused(f"job {job.name} cannot have {plan.cores.amount(cores)}: {counts.reason}")
     transaction.replan(counts, "order", {(job.name, rank): 0 for rank in job.ranks})
@@ -67,6 +69,9 @@ def pin(transaction: Transaction, task: Task, mask: int) -> None:
     job = _changeable_job(plan, task.job)
     if not mask or mask & ~plan.cores.all:
         raise Refused("some of these CPUs are not managed here: see `drom topology`.")
+    if beyond := mask & ~plan.fence(job):
+        msg = f"{cpus_are(beyond)} outside those that the kernel lets job {job.name} use: choose others."
+        raise Refused(msg)
     if mask & plan.avoided:
         msg = f"{cpus_are(mask & plan.avoided)} to be left alone now: choose others."
         raise Refused(msg)
@@ -78,8 +83,9 @@ def pin(transaction: Transaction, task: Task, mask: int) -> None:
         msg = f"job {owner} may not be moved from CPUs among these: choose others."
         raise Refused(msg)
     rest = sum(plan.cores.count(target) for rank, target in job.targets.items() if rank != task.rank)
-    total = plan.total(job.targets[task.rank])
-    counts = fair_share.hold(job.name, plan.cores.count(mask) + rest, plan.running(), total, plan.cores)
+    area = area_of(job, plan)
+    total = area.total(job.targets[task.rank])
+    counts = fair_share.hold(job.name, plan.cores.count(mask) + rest, area.running(), total, plan.cores)
     if isinstance(counts, Wait):
         raise Refused(f"these CPUs are not available: {counts.reason}")
     transaction.replan(counts, "order", {(job.name, task.rank): mask})

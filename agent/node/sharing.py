@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
 from drom.agent.node.admission import admit_waiting
+from drom.agent.node.areas import area_of, areas
 from drom.agent.policy import fair_share
 from drom.agent.policy.fair_share import Wait
 
@@ -29,15 +30,20 @@ def hand_out(transaction: Transaction, reason: str = "death") -> None:
     Before that, jobs on CPUs to be avoided are moved, and jobs of users above the cap, except by orders, give up
     what exceeds it: the cap of an earlier agent was higher, or orders have ended.
     """
-    plan = transaction.plan
+    for area in areas(transaction.plan):
+        _hand_out(transaction.within(area), reason)
+
+
+def _hand_out(transaction: Transaction, reason: str) -> None:
+    plan, area = transaction.plan, transaction.area
     if plan.avoided:
         _vacate(transaction)
     if plan.cap:
         ordered = {job.user for job in plan.jobs.values() if job.hold is not None or job.pinned}
         transaction.replan_as_far(partial(fair_share.within_cap, cap=plan.cap, but=ordered), "avoid")
     _trim(transaction)
-    if owed := plan.owed_to():
-        total, cap = plan.total(), plan.cap
+    if owed := area.owed_to():
+        total, cap = area.total(), plan.cap
         transaction.replan_as_far(lambda jobs: fair_share.return_to_owners(jobs, owed, total, cap), "return")
     admit_waiting(transaction)
     _grow(transaction, reason)
@@ -60,23 +66,24 @@ def apply_rules(transaction: Transaction, rules: SiteRules, memory: int) -> None
     for job in plan.jobs.values():
         job.rest_until = job.rest_until if rules.residence else None
         plan.touch(job)
-    transaction.replan_as_far(partial(fair_share.within_cap, cap=plan.cap), "avoid")
+    for area in areas(plan):
+        transaction.within(area).replan_as_far(partial(fair_share.within_cap, cap=plan.cap), "avoid")
     hand_out(transaction, "share")
 
 
 def equal_share(plan: Plan, job: Job) -> int:
     """Return a running job's equal share in cores, at least its minimum."""
-    view = replace(plan.view(job), fixed=False)
-    others = [other for other in plan.running() if other.name != job.name]
-    return max(view.minimum, fair_share.equal_shares([*others, view], plan.total(), plan.cap)[job.name])
+    view, area = replace(plan.view(job), fixed=False), area_of(job, plan)
+    others = [other for other in area.running() if other.name != job.name]
+    return max(view.minimum, fair_share.equal_shares([*others, view], area.total(), plan.cap)[job.name])
 
 
 def compete(transaction: Transaction, job: Job, reason: str) -> None:
     """Give a job its equal share as if it arrived, except that SharingFactor does not bound what it takes."""
-    plan = transaction.plan
-    others = [other for other in plan.running() if other.name != job.name]
+    plan, area = transaction.plan, area_of(job, transaction.plan)
+    others = [other for other in area.running() if other.name != job.name]
     view = replace(plan.view(job), cores=0, maximum=equal_share(plan, job))
-    counts = fair_share.admit(view, others, plan.total(), 1.0, plan.cap)
+    counts = fair_share.admit(view, others, area.total(), 1.0, plan.cap)
     if not isinstance(counts, Wait):
         with suppress(Refused):
             transaction.replan(counts, reason)
@@ -84,28 +91,27 @@ def compete(transaction: Transaction, job: Job, reason: str) -> None:
 
 def _trim(transaction: Transaction) -> None:
     """Take from jobs the cores that their programs report they cannot use."""
-    plan = transaction.plan
-    for job in [job for job in plan.running() if job.cores > job.maximum and not job.fixed]:
+    for job in [job for job in transaction.area.running() if job.cores > job.maximum and not job.fixed]:
         transaction.replan_as_far(partial(fair_share.drop_surplus, name=job.name), "wish")
 
 
 def _grow(transaction: Transaction, reason: str) -> None:
-    plan = transaction.plan
+    plan, area = transaction.plan, transaction.area
     rules, before = plan.rules, None
     margin = rules.margin if rules.residence else 0.0
     # A job that grows may get cores that were kept for an owner; then as many other cores lose their owner.
-    while (spare := plan.total() - plan.reclaimable_cores(transaction.event.at)) != before:
+    while (spare := area.total() - area.reclaimable_cores(transaction.event.at)) != before:
         before = spare
         transaction.replan_as_far(partial(fair_share.grow, total=spare, cap=plan.cap, margin=margin), reason)
     if rules.residence:
-        _set_to_rest(transaction, idle=spare > sum(job.cores for job in plan.running()))
+        _set_to_rest(transaction, idle=spare > sum(job.cores for job in area.running()))
 
 
 def _set_to_rest(transaction: Transaction, *, idle: bool) -> None:
     """End the rest of jobs that is over. If cores are left `idle`, jobs that could use some wait for more."""
     plan, now = transaction.plan, transaction.event.at
-    hungry = plan.growable_jobs() if idle else []
-    for job in plan.jobs.values():
+    hungry = transaction.area.growable_jobs() if idle else []
+    for job in transaction.area.jobs():
         if job.rest_until is not None and job.rest_until <= now:
             job.rest_until = None
     for name in hungry:
@@ -116,7 +122,7 @@ def _set_to_rest(transaction: Transaction, *, idle: bool) -> None:
 def _vacate(transaction: Transaction) -> None:
     """Move jobs off the CPUs to be avoided, shrinking jobs as needed: all together, or each one that can."""
     plan = transaction.plan
-    there = [job for job in plan.jobs.values() if job.planned & plan.avoided and plan.must_leave(job)]
+    there = [job for job in transaction.area.jobs() if job.planned & plan.avoided and plan.must_leave(job)]
     if there and not _move_off(transaction, there) and len(there) > 1:
         for job in there:
             _move_off(transaction, [job])
@@ -124,11 +130,11 @@ def _vacate(transaction: Transaction) -> None:
 
 
 def _move_off(transaction: Transaction, movers: Sequence[Job]) -> bool:
-    plan = transaction.plan
+    plan, area = transaction.plan, transaction.area
     names = {job.name for job in movers}
-    running = [replace(j, fixed=plan.is_fixed(plan.jobs[j.name])) if j.name in names else j for j in plan.running()]
+    running = [replace(j, fixed=plan.is_fixed(plan.jobs[j.name])) if j.name in names else j for j in area.running()]
     leaving = reduce(operator.or_, (job.planned for job in movers))
-    counts = fair_share.shrink_to(running, plan.total(leaving))
+    counts = fair_share.shrink_to(running, area.total(leaving))
     if isinstance(counts, Wait):
         return False
     try:

@@ -6,12 +6,14 @@ Every change is all or nothing: a method that raises `Refused` leaves the plan a
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Change, Event, Job, Task
 from drom.agent.node import mapping
+from drom.agent.node.areas import Area, area_of
 from drom.agent.node.ledger import Move
 from drom.agent.placement.ranks import NoPlacement
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PlacementRefused(Refused):
-    """Raised when counts cannot be placed; `job` is the job with the strict layout that prevents it, if one does."""
+    """Raised when counts cannot be placed; `job` is the job whose strict layout or fence prevents it, if one does."""
 
     def __init__(self, why: NoPlacement) -> None:
         super().__init__(why.reason)
@@ -32,22 +34,32 @@ class PlacementRefused(Refused):
 
 
 class Transaction:
-    """The change of `plan` by `event`. However many plans follow from the event, it counts as one change of a job."""
+    """The change of `plan` by `event`. However many plans follow from the event, it counts as one change of a job.
+
+    Policies decide for the jobs of its `area`, which is the whole node unless it is made by `within`.
+    """
 
     def __init__(self, plan: Plan, event: Event) -> None:
         self.plan = plan
         self.event = event
+        self.area = Area(plan, plan.cores.all)
         self._before: dict[str, tuple[int, Change | None]] = {}
         """The CPUs planned for each changed job before the event, and its last change before that."""
 
+    def within(self, area: Area) -> Transaction:
+        """Return this transaction for an area: the same event."""
+        part = copy.copy(self)
+        part.area = area
+        return part
+
     def replan_as_far(self, decide: Callable[[list[JobCores]], dict[str, int]], reason: str) -> None:
-        """Replan with the counts of `decide`; a job that strict layouts leave no room to grow to its count gets fewer.
+        """Replan with the counts of `decide`; a job gets fewer where strict layouts or fences leave no room to grow.
 
         If no counts can be reached, as while an order for exact CPUs is in progress, the plan stays as it is.
         """
         limits: dict[str, int] = {}
         while True:
-            running = self.plan.running_at(self.event.at)
+            running = self.area.running_at(self.event.at)
             running = (
                 [replace(job, maximum=limits.get(job.name, job.maximum)) for job in running] if limits else running
             )
@@ -55,7 +67,8 @@ class Transaction:
             try:
                 self.replan(counts, reason)
             except PlacementRefused as misplaced:
-                strict = [job for job in running if self.plan.jobs[job.name].layout.strict]
+                jobs = self.plan.jobs
+                strict = [job for job in running if jobs[job.name].layout.strict or jobs[job.name].fence]
                 growth = {job.name: counts[job.name] - job.cores for job in strict if counts[job.name] > job.cores}
                 if not misplaced.job or not growth:
                     return
@@ -89,7 +102,7 @@ class Transaction:
         plan = self.plan
         before, job.ranks = job.ranks, ranks
         plan.touch(job)
-        counts = {other.name: other.cores for other in plan.jobs.values() if other.cores}
+        counts = {other.name: other.cores for other in area_of(job, plan).jobs() if other.cores}
         pins = {(job.name, rank): 0 for rank in ranks}
         if job.planned & plan.avoided:
             pins = mapping.divide(plan, job, pins) or pins

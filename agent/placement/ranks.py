@@ -16,7 +16,8 @@ Key = tuple[str, int]
 class RankRequest:
     """One rank to be placed: `cores` of the node; `fixed` is the exact mask it must have (0: free to move).
 
-    `held`, `granted` and `target` are its CPUs today, `target` those of the plan; `layout` is that of its job.
+    `held`, `granted` and `target` are its CPUs today, `target` those of the plan; `layout` is that of its job, and
+    `fence` the CPUs it may have (0: any).
     """
 
     key: Key
@@ -27,6 +28,7 @@ class RankRequest:
     floor: int = 1
     target: int = 0
     layout: Layout = ANY
+    fence: int = 0
 
     @property
     def now(self) -> int:
@@ -40,7 +42,7 @@ Place = Callable[[Sequence[RankRequest]], "dict[Key, int] | None"]
 
 @dataclass(frozen=True, slots=True)
 class NoPlacement:
-    """Returned when jobs cannot be placed; `reason` is a sentence for users, `job` the job with that layout, if any."""
+    """Returned when jobs cannot be placed: a sentence for users, and the job whose layout or fence it is, if any."""
 
     reason: str
     job: str = ""

@@ -5,7 +5,7 @@ Jobs with a layout are placed first (`drom.agent.placement.layout_search`); the 
 them. It minimises sharing, splits and moves, but may need a swap that no sequence of disjoint grants performs. Then
 `stay` places them: a task that shrinks keeps part of its cores, a task that grows keeps all of them, so targets are
 reachable by shrinking first. If even that is not reachable, best-effort layouts are given up for now; strict ones never
-are.
+are. Ranks with different fences are placed in these without regard to sockets (`drom.agent.placement.fences`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from drom.agent.model.layouts import ANY
+from drom.agent.placement.fences import fences_differ, place_in_fences
 from drom.agent.placement.layout_search import place_layouts
 from drom.agent.placement.ranks import Key, NoPlacement, Place, RankRequest
 from drom.agent.placement.siblings import pack_threads
@@ -30,13 +32,35 @@ SWAP = NoPlacement("these cores cannot change hands without two programs meeting
 
 def place(seats: Sequence[RankRequest], cores: Cores, place: Place) -> dict[Key, int] | NoPlacement:
     """Return disjoint masks for the seats, reachable through acknowledgements alone, or why there are none."""
+    if fences_differ(seats, cores):
+        return _place_in_fences(seats, cores)
     laid_out = place_layouts(seats, cores)
     if isinstance(laid_out, NoPlacement):
         return laid_out
     for attempt in _attempts(seats, laid_out, cores, place):
-        if is_reachable({s.key: TaskState(s.held, s.granted, attempt[s.key], s.floor) for s in seats}):
+        if _is_reachable(seats, attempt):
             return attempt
     return SWAP
+
+
+def _place_in_fences(seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int] | NoPlacement:
+    """Return masks inside the fences; layouts hold for ranks without a fence, best-effort ones where they can."""
+    free = [replace(seat, layout=ANY) if seat.fence else seat for seat in seats]
+    why = SWAP
+    for best_effort in (True, False):
+        laid_out = place_layouts(free, cores, best_effort=best_effort)
+        if isinstance(laid_out, NoPlacement):
+            return laid_out
+        masks = place_in_fences(_fix(seats, laid_out), cores)
+        if isinstance(masks, NoPlacement):
+            why = masks
+        elif _is_reachable(seats, masks):
+            return masks
+    return why
+
+
+def _is_reachable(seats: Sequence[RankRequest], masks: dict[Key, int]) -> bool:
+    return is_reachable({seat.key: TaskState(seat.held, seat.granted, masks[seat.key], seat.floor) for seat in seats})
 
 
 def _attempts(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits of this process's control groups: CPUs, memory nodes, CPU time and memory (cgroup v1 and v2).
+"""The limits that control groups set: CPUs, memory nodes, CPU time and memory (cgroup v1 and v2).
 
 A hierarchy is found by its mount and by our path in it; a limit applies to a group and all groups below it. The formats
 are those of the kernel's ``admin-guide/cgroup-v2`` and ``admin-guide/cgroup-v1``.
@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from drom.agent.system.files import FileTree
+
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from drom.agent.system.files import FileTree
+    from pathlib import Path
 
 V2 = "cgroup2"
 _CPUS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
@@ -27,6 +28,8 @@ _USUAL_MOUNTS = (
     *(((name,), "/", f"/sys/fs/cgroup/{name}") for name in ("cpuset", "cpu", "memory")),
 )
 _MAX_PATH = 4096
+_OF_TASK = re.compile(r"/task-[0-9a-f]{8}-[0-9]+-[0-9]+(/|$)")
+"""The group of a task, see `drom.agent.enforcement.cpusets`."""
 NO_LIMIT = ("max", "-1")
 """Contents of files that set no limit."""
 
@@ -63,6 +66,30 @@ def read_limits(root: FileTree) -> Limits:
     )
 
 
+class CpusetReader:
+    """Reads the cpusets of processes below the folder `root`. The mounted hierarchies are looked up once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._mounts: list[Mount] = []
+
+    def cpuset_of(self, pid: int) -> int:
+        """Return the OS CPUs that its control groups let a process use; 0 if these are our groups, or none says so.
+
+        Groups in which an agent of drom keeps a task do not count. Raises nothing.
+        """
+        files = FileTree(self._root)
+        groups, ours = (files.text(f"proc/{who}/cgroup") or "" for who in (pid, "self"))
+        if not groups or groups == ours:
+            return 0
+        self._mounts = self._mounts or _mounts(files)
+        found = 0
+        for chain in _chains(self._mounts, parse_cgroups(groups), "cpuset"):
+            mask = (_nearest(files, [group for group in chain if not _OF_TASK.search(group)], _CPUS) or (0, ""))[0]
+            found = found & mask or found or mask
+        return found
+
+
 def cpu_files(root: FileTree) -> tuple[str, ...]:
     """Return the existing files of which at least one changes whenever our control groups change our CPUs."""
     chains = _our_chains(root)
@@ -73,16 +100,21 @@ def cpu_files(root: FileTree) -> tuple[str, ...]:
 
 def _our_chains(root: FileTree) -> dict[str, list[list[str]]]:
     """Return, by controller and for each of its hierarchies, the folders of our group and its ancestors."""
-    own = parse_own_cgroups(root.text("proc/self/cgroup") or "")
+    own = parse_cgroups(root.text("proc/self/cgroup") or "")
     if not own and (path := root.text("proc/self/cpuset")):
         own = dict.fromkeys((V2, "cpuset"), path)
-    mounts = parse_mounts(root.long_text("proc/self/mountinfo") or root.long_text("proc/mounts"))
-    mounts = mounts or list(_USUAL_MOUNTS)
+    mounts = _mounts(root)
     return {kind: list(_chains(mounts, own, kind)) for kind in ("cpuset", "cpu", "memory")}
 
 
-def parse_own_cgroups(text: str) -> dict[str, str]:
-    """Return our path in each hierarchy of ``/proc/self/cgroup``, by controller; "cgroup2" is the v2 hierarchy."""
+def _mounts(root: FileTree) -> list[Mount]:
+    """Return the mounted hierarchies; those of most systems if nothing says which there are."""
+    found = parse_mounts(root.long_text("proc/self/mountinfo") or root.long_text("proc/mounts"))
+    return found or list(_USUAL_MOUNTS)
+
+
+def parse_cgroups(text: str) -> dict[str, str]:
+    """Return the path in each hierarchy of ``/proc/PID/cgroup``, by controller; "cgroup2" is the v2 hierarchy."""
     paths = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")

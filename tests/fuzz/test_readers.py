@@ -172,6 +172,6 @@ def test_any_words_are_a_machine_or_a_sentence(words: str) -> None:
 def test_what_the_kernel_says_may_be_anything(text: str, data: bytes) -> None:
     """Files of /proc that a process's name is part of."""
     assert isinstance(cgroups.parse_mounts(text), list)
-    assert isinstance(cgroups.parse_own_cgroups(text), dict)
+    assert isinstance(cgroups.parse_cgroups(text), dict)
     found = proc.parse_stat(data.decode(errors="replace"))
     assert found is None or found.ppid >= -(1 << 200)

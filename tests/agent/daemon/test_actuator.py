@@ -27,9 +27,9 @@ def test_those_that_shrink_are_saved_first() -> None:
     grants = SimpleNamespace(take_unsaved=lambda: [grows, shrinks])
     node = SimpleNamespace(grants=grants, jobs={"a": job_of(grows)}, plan=plan)
 
-    fences = SimpleNamespace(update=lambda task, _: saved.append(("fence", task.slot)))
+    cpusets = SimpleNamespace(update=lambda task, _: saved.append(("fence", task.slot)))
     watcher = SimpleNamespace(processes_of=lambda _: None)
-    actuator = SimpleNamespace(registry=registry, node=node, fences=fences, watcher=watcher)
+    actuator = SimpleNamespace(registry=registry, node=node, cpusets=cpusets, watcher=watcher)
 
     Actuator.save(cast("Actuator", actuator))
 

@@ -27,8 +27,8 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def fences_of(base: Path, runtime_dir: str = "/run/drom", *, raised: bool = True) -> TaskCpusets:
-    """Return the fences of the agent in a runtime directory."""
+def cpusets_of(base: Path, runtime_dir: str = "/run/drom", *, raised: bool = True) -> TaskCpusets:
+    """Return the cpusets of tasks of the agent in a runtime directory."""
     return TaskCpusets(base.parent, base, Path(runtime_dir), raised=raised)
 
 
@@ -45,7 +45,7 @@ def said(file: Path) -> str:
 
 def test_the_cpuset_is_what_the_task_holds(base: Path) -> None:
     """The cpuset is written when the held CPUs change, and the processes of the task are moved once."""
-    task, found, asked = task_of(0, (1, 0b1011)), fences_of(base), []
+    task, found, asked = task_of(0, (1, 0b1011)), cpusets_of(base), []
 
     def processes() -> list[int]:
         asked.append(1)
@@ -65,7 +65,7 @@ def test_the_cpuset_is_what_the_task_holds(base: Path) -> None:
 
 def test_a_task_that_waits_has_no_group(base: Path) -> None:
     """A waiting task holds nothing, and an empty cpuset would stand for all CPUs."""
-    assert fences_of(base).update(task_of(0), lambda: [ME]) == ""
+    assert cpusets_of(base).update(task_of(0), lambda: [ME]) == ""
     assert [path.name for path in base.iterdir()] == ["agent"]
 
 
@@ -74,14 +74,14 @@ def test_a_group_that_cannot_be_made_is_told(base: Path) -> None:
     base.joinpath("agent").rmdir()
     base.rmdir()
     base.touch()
-    fault = fences_of(base).update(task_of(0, (1, 1)), lambda: [ME])
+    fault = cpusets_of(base).update(task_of(0, (1, 1)), lambda: [ME])
 
     assert fault.endswith(": Not a directory")
 
 
 def test_what_is_left_of_a_task_goes_back(base: Path) -> None:
     """To the agent's own group where its origin is not known any more."""
-    task, found = task_of(0, (1, 1)), fences_of(base)
+    task, found = task_of(0, (1, 1)), cpusets_of(base)
     found.update(task, lambda: [ME])
     group = group_of(base, task)
     try:
@@ -96,14 +96,14 @@ def test_what_is_left_of_a_task_goes_back(base: Path) -> None:
 def test_only_groups_of_ones_own_directory_are_taken_down(base: Path) -> None:
     """Two agents may share a group; who does not fence takes down what was left in his directory."""
     mine, yours = task_of(0, (1, 1)), task_of(1, (1, 2))
-    fences_of(base).update(mine, lambda: [ME])
-    fences_of(base, "/run/other").update(yours, lambda: [ME])
+    cpusets_of(base).update(mine, lambda: [ME])
+    cpusets_of(base, "/run/other").update(yours, lambda: [ME])
     for path in (group_of(base, mine), group_of(base, yours)):
         (path / "cpuset.cpus").unlink()
         (path / "cgroup.procs").unlink()  # the kernel's files go with their group
-    fences_of(base).remove_all_but([mine])
+    cpusets_of(base).remove_all_but([mine])
     assert group_of(base, mine).exists()
-    fences_of(base, raised=False).remove_all_but([mine])
+    cpusets_of(base, raised=False).remove_all_but([mine])
     assert list(base.glob(f"*-{mine.arrival.pid}-*")) == []
     assert group_of(base, yours).exists()
 
@@ -124,7 +124,7 @@ def test_the_group_of_the_service_that_holds_them_is_taken(tmp_path: Path) -> No
 
 
 def test_without_delegation_there_is_a_sentence(tmp_path: Path) -> None:
-    """For who wants fences; who does not want any goes on without."""
+    """For who wants cpusets; who does not want any goes on without."""
     assert cpusets.build(Path("/run/drom"), raised=False, root=tmp_path) is None
     with pytest.raises(
         ControlError, match=r"^no control groups of version 2 are mounted here: start drom-tasks\.service, "

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Arrival, Job
 from drom.agent.node.admission import waiting_jobs
+from drom.agent.node.areas import area_of
 from drom.agent.node.explain import explain
 from drom.agent.policy import fair_share
 from drom.agent.policy.site_rules import SiteRules
@@ -268,7 +269,7 @@ class Reader:
         queue = [job for job in self.node.jobs.values() if not job.cores]
         if found[2]:
             assert int(found[3]) == len(queue)
-            assert waiting_jobs(self.node.plan)[int(found[2]) - 1] is self.job
+            assert waiting_jobs(area_of(self.job, self.node.plan))[int(found[2]) - 1] is self.job
         else:
             assert len(queue) == 1
         held: Counter[int] = Counter()

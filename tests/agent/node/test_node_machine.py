@@ -138,13 +138,24 @@ class NodeMachine(RuleBasedStateMachine):
         layout=st.sampled_from(LAYOUTS),
         memory=st.sampled_from([0, 0, 3, 6]),
         seated=st.sampled_from([True, True, False]),
+        fence=st.sampled_from([0, 0, 0, 0, 1, 2, 3, 0b110, 0b1100, 0b1111, 0b111100, 0xF0, 0xFF]),
     )
     def arrive(
-        self, *, uid: int, job_class: str, asked: tuple[int, int], size: int, layout: Layout, memory: int, seated: bool
+        self,
+        *,
+        uid: int,
+        job_class: str,
+        asked: tuple[int, int],
+        size: int,
+        layout: Layout,
+        memory: int,
+        seated: bool,
+        fence: int,
     ) -> Any:
         self.pids += 1
         session = self.pids if size > 1 else 0
         asks = {"min_cpus": min(asked), "max_cpus": asked[1], "size": size, "layout": layout, "memory": memory}
+        asks["fence"] = fence
         arrival = Arrival(self.pids, 1, uid, "j", job_class, session, **asks)  # type: ignore[arg-type]
         answer = said(lambda: self.world.arrive(arrival, self.now))
         if isinstance(answer, str):

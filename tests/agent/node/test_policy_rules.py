@@ -10,6 +10,7 @@ from drom.agent.bench.simulated_day import restarted
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Publish
 from drom.agent.node.admission import waiting_jobs
+from drom.agent.node.areas import areas
 from drom.agent.node.sharing import equal_share
 from drom.agent.policy.fair_share import minimum_gain
 from drom.agent.policy.site_rules import SiteRules
@@ -312,7 +313,7 @@ class TestWaiting:
         stage = node(MACHINES[0])
         tasks = [arrive(stage, f"a{n}", uid=1) for n in range(20)]
         arrive(stage, "b", uid=2)
-        queue = [job.name for job in waiting_jobs(stage.node.plan)]
+        queue = [job.name for job in waiting_jobs(*areas(stage.node.plan))]
         said = stage.node.grants.why_waiting(tasks[2])
 
         assert queue == ["b", *(f"a{n}" for n in range(2, 20))]
@@ -352,7 +353,7 @@ class TestWaiting:
         for name, uid, memory in (("a", 1, GIB), ("b", 1, 0), ("c", 2, 0)):
             arrive(stage, name, uid=uid, job_class="rigid", max_cpus=2, memory=memory)
 
-        assert [job.name for job in waiting_jobs(stage.node.plan)] == ["a", "c", "b"]
+        assert [job.name for job in waiting_jobs(*areas(stage.node.plan))] == ["a", "c", "b"]
         assert waits(stage)["b"] == "users take turns: a job of another user is next."
 
     @pytest.mark.parametrize("cores", [3, 8, 64])
