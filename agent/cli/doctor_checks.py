@@ -18,6 +18,7 @@ from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
 from drom.agent.ipc.cpu_locks import lock_holders, runtime_dir_of
 from drom.agent.system import proc as processes
+from drom.agent.system.ancestors import fault_above
 from drom.agent.system.cgroups import unescape
 from drom.agent.text import cpu_names
 
@@ -217,6 +218,9 @@ def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
         return Finding("directory", "fail", f"{at} cannot be written: choose a --runtime-dir that can.")
     if at == path and path.stat().st_mode & 0o022:
         return Finding("directory", "fail", f"Others may write to {path}: chmod go-w it.")
+    if fault := fault_above(path, uid):
+        text = f"{fault[0].upper()}{fault[1:]}, and so may replace {path}: choose another --runtime-dir."
+        return Finding("directory", "fail", text)
     space = os.statvfs(at)
     if space.f_bavail * space.f_frsize < needed:
         return Finding(

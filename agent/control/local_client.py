@@ -11,12 +11,15 @@ import os
 import socket
 import struct
 from contextlib import suppress
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drom.agent.control.zmtp import MORE, frame
-from drom.agent.system.proc import peer_credentials
+from drom.agent.system.proc import is_unknown_user, peer_credentials
 
 from dromlib.subscription import COMMAND, GREETING, LONG, ready
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _READY = ready(b"DEALER")
 LARGEST = 1 << 30
@@ -55,16 +58,8 @@ def connect(path: Path, seconds: float, *, trusted: bool = False) -> socket.sock
 
 def _check_listener(connection: socket.socket) -> None:
     uid = peer_credentials(connection)[1]
-    if uid not in (0, os.geteuid()) and not _is_unknown(uid):
+    if uid not in (0, os.geteuid()) and not is_unknown_user(uid):
         raise ForeignListenerError(uid)
-
-
-def _is_unknown(uid: int) -> bool:
-    """Return whether a uid stands for all users unknown to our user namespace, such as root outside of it."""
-    if uid != int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii")):
-        return False
-    lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
-    return not any(int(first) <= uid < int(first) + int(many) for first, _, many in map(str.split, lines))
 
 
 def ask(connection: socket.socket, message: bytes, *, greeted: bool = False) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drom.agent.system import connections, paths
+from drom.agent.system.ancestors import fault_above
 
 from dromlib import layout
 from dromlib.errors import DromError
@@ -78,6 +79,8 @@ def create_and_lock(path: Path) -> int:
         msg = f"the path {path} is longer than the {most} bytes its sockets allow: choose a shorter --runtime-dir."
         raise RuntimeDirError(msg)
     try:
+        if fault := fault_above(path, os.geteuid()):
+            raise RuntimeDirError(f"{fault}, and so may replace {path}: choose another --runtime-dir.")
         make_open(path)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

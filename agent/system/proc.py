@@ -141,6 +141,14 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
+def is_unknown_user(uid: int) -> bool:
+    """Return whether a uid stands for all users unknown to our user namespace, such as root outside of it."""
+    if uid != int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii")):
+        return False
+    lines = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
+    return not any(int(first) <= uid < int(first) + int(many) for first, _, many in map(str.split, lines))
+
+
 def _peer_pidfd(sock: socket.socket, pid: int, start: int, proc: str) -> int | None:
     try:
         return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)

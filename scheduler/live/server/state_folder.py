@@ -7,6 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from drom.agent.system.ancestors import fault_above
 from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
@@ -22,12 +23,15 @@ _BESIDE = frozenset({"steward", "spool", "lost+found"})
 def open_folder(path: Path) -> int:
     """Open the folder, which is created if missing, and return a descriptor of it.
 
-    Raises SchedulerError, without changing anything, for a folder of another user, one in which others may write, and
-    one that holds files other than a queue's. A symbolic link is followed if root or the process's user owns it.
+    Raises SchedulerError, without changing anything, for a folder of another user, one in which others may write, one
+    that they may replace, and one that holds files other than a queue's. A symbolic link is followed if root or the
+    process's user owns it.
     """
     try:
         if path.is_symlink() and path.lstat().st_uid in (0, os.geteuid()):
             path = path.resolve()
+        if fault := fault_above(path, os.geteuid()):
+            raise SchedulerError(f"{fault}, and so may replace {path}: choose another folder with --state.")
         path.mkdir(mode=0o711, parents=True, exist_ok=True)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:

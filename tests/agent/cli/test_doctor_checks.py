@@ -312,6 +312,8 @@ def test_the_runtime_directory(tmp_path: Path) -> None:
     assert doctor_checks.runtime_directory(where, me, 1 << 62).text.startswith(f"{where} has room for less than")
     where.chmod(0o777)
     assert doctor_checks.runtime_directory(where, me, 1).text == f"Others may write to {where}: chmod go-w it."
+    below = doctor_checks.runtime_directory(where / "a", me, 1)
+    assert below.text.startswith(f"Others may write in {where} (mode 0777), and so may replace {where / 'a'}: ")
     assert doctor_checks.runtime_directory(put(tmp_path / "file", ""), me, 1).state == "fail"
 
 

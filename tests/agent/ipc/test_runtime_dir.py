@@ -102,6 +102,17 @@ class TestPrepare:
         with pytest.raises(RuntimeDirError, match=r"^.* belongs to another user: choose another --runtime-dir\.$"):
             create_and_lock(tmp_path)
 
+    def test_a_directory_that_others_may_replace(self, tmp_path: Path) -> None:
+        """It is not even created."""
+        tmp_path.chmod(0o777)
+        sentence = (
+            f"others may write in {tmp_path} (mode 0777), and so may replace {tmp_path / 'run'}: "
+            "choose another --runtime-dir."
+        )
+        with pytest.raises(RuntimeDirError, match=rf"^{re.escape(sentence)}$"):
+            create_and_lock(tmp_path / "run")
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o1770, 0o722])
     def test_a_directory_in_which_others_may_write(self, tmp_path: Path, mode: int) -> None:
         """Such a directory is refused with what to do, and left as it is; once that is done it is used."""

@@ -63,7 +63,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
-    """One of another user, one in which others may write, and a link that another user has made."""
+    """One of another user, one that others may write or replace, and a link that another user has made."""
     folder = tmp_path / "state"
     folder.mkdir()
     os.chown(folder, 65534, 65534)
@@ -73,6 +73,10 @@ def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
         folder.chmod(mode)
         assert f"others may write in {folder} (mode {mode:04o}): run chmod go-w " in refusal(folder)
     folder.chmod(0o711)
+    tmp_path.chmod(0o777)
+    fault = f"others may write in {tmp_path} (mode 0777), and so may replace {folder}: "
+    assert refusal(folder) == f"{fault}choose another folder with --state."
+    tmp_path.chmod(0o755)
     link = tmp_path / "link"
     link.symlink_to(folder)
     os.chown(link, 65534, 65534, follow_symlinks=False)
