@@ -161,15 +161,43 @@ static bool has_huge_number(const char *text)
     return false;
 }
 
+/* A number of at most nine digits behind `text`, or NULL. */
+static const char *end_of_number(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    return digits > 0 && digits <= 9 ? text + digits : NULL;
+}
+
+/* CPUs and ranges of CPUs ("0-6:2"), separated by commas or spaces. GNU's runtime ignores any other list as a whole; LLVM's fails
+ * in the middle of some of them. */
+static bool is_list_of_cpus(const char *text)
+{
+    text += strspn(text, " \t");
+    while (*text) {
+        text = end_of_number(text);
+        if (text && *text == '-' && (text = end_of_number(text + 1)) && *text == ':')
+            text = end_of_number(text + 1);
+        if (!text || !strchr(" \t,", *text))
+            return false;
+        text += strspn(text, " \t");
+        if (*text == ',' && !*(text += 1 + strspn(text + 1, " \t")))
+            return false;
+    }
+    return true;
+}
+
 /* A setting at which LLVM's runtime aborts, or may, and GNU's does not. */
 static const char *odd_setting(void)
 {
-    static const char *const PLACES[] = {"OMP_PROC_BIND", "OMP_PLACES"};
-    const char *threads = getenv("OMP_NUM_THREADS");
+    static const char *const NUMBERS[] = {"OMP_PROC_BIND",   "OMP_PLACES",    "OMP_STACKSIZE",
+                                          "GOMP_STACKSIZE", "KMP_STACKSIZE", "KMP_AFFINITY"};
+    const char *threads = getenv("OMP_NUM_THREADS"), *cpus = getenv("GOMP_CPU_AFFINITY");
     if (threads && !is_list_of_numbers(threads))
         return "OMP_NUM_THREADS is not a list of numbers above 0";
-    for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++)
-        if (getenv(PLACES[i]) && has_huge_number(getenv(PLACES[i])))
+    if (cpus && !is_list_of_cpus(cpus))
+        return "GOMP_CPU_AFFINITY is not a list of CPUs";
+    for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++)
+        if (getenv(NUMBERS[i]) && has_huge_number(getenv(NUMBERS[i])))
             return "a setting of OpenMP has a number of more than 9 digits";
     return NULL;
 }

@@ -555,7 +555,9 @@ def test_a_program_into_which_nothing_is_loaded_is_told_its_number_of_threads(tm
 @pytest.mark.parametrize(
     ("name", "value"),
     [(name, value) for name in ("OMP_NUM_THREADS",) for value in ("", " ", "abc", "-1", "0", "2,,", "9" * 12)]
-    + [("OMP_PLACES", "9" * 12), ("OMP_PROC_BIND", "9" * 12)],
+    + [("OMP_PLACES", "9" * 12), ("OMP_PROC_BIND", "9" * 12), ("KMP_AFFINITY", "9" * 11 + "G")]
+    + [(name, "9" * 11 + "G") for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE", "KMP_STACKSIZE")]
+    + [("GOMP_CPU_AFFINITY", value) for value in ("1,,2", "0-1:1 x", "0-1:3:3", "1k", "9" * 11, "0,", "0-")],
 )
 def test_settings_at_which_llvms_runtime_aborts_keep_gnus(tmp_path: Path, name: str, value: str) -> None:
     """A gcc program ends as it does without drom, whatever its user has set."""
@@ -578,3 +580,14 @@ def test_numbers_of_threads_in_order_are_no_hindrance(tmp_path: Path, value: str
     )
     with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         assert "OMP_NUM_THREADS" not in run("--runtime-dir", tmp_path, "--", program, OMP_NUM_THREADS=value).stderr
+
+
+@pytest.mark.parametrize("value", ["", "0", " 0 ", "0 1", "0,1", "0-1", "0-1:1 0 , 1", "0\t1"])
+def test_lists_of_cpus_are_no_hindrance(tmp_path: Path, value: str) -> None:
+    """LLVM's runtime is used with every GOMP_CPU_AFFINITY that GNU's documents."""
+    program = tmp_path / "p"
+    subprocess.run(
+        ["gcc", "-fopenmp", "-xc", "-", "-o", program], input="int main(void) { return 0; }", text=True, check=True
+    )
+    with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
+        assert "GOMP_CPU" not in run("--runtime-dir", tmp_path, "--", program, GOMP_CPU_AFFINITY=value).stderr
