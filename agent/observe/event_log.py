@@ -181,6 +181,8 @@ def _claim(file: int) -> int:
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
         raise OSError(errno.EPERM, "it is not a file of this user")
+    if about.st_nlink > 1:
+        raise OSError(errno.EPERM, "it has another name, so it may be another file of this user")
     os.fchmod(file, 0o644)
     return about.st_size
 

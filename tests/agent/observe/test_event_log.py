@@ -169,6 +169,17 @@ def test_a_lock_that_others_may_open_is_refused(path: Path) -> None:
         EventLog(path, SIZE).open()
 
 
+def test_a_file_with_another_name_is_left_as_it_is(tmp_path: Path, path: Path) -> None:
+    """Users who may write in the folder of a history can give it the name of any file, such as a secret of root."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret", encoding="utf-8")
+    secret.chmod(0o600)
+    path.hardlink_to(secret)
+    with pytest.raises(EventLogError, match="it has another name, so it may be another file of this user: choose"):
+        EventLog(path, SIZE).open()
+    assert (secret.read_text(encoding="utf-8"), secret.stat().st_mode & 0o777) == ("secret", 0o600)
+
+
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "nowhere", "theirs"])
 def test_what_is_no_file_of_ours_is_refused(tmp_path: Path, kind: str) -> None:
     """Nobody can make an agent wait, or write into a file of somebody else."""
