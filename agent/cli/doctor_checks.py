@@ -247,6 +247,9 @@ def spool(path: Path, uid: int) -> Finding:
         return Finding("spool", "fail", f"{path} belongs to another user: choose another --spool.")
     if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
         return Finding("spool", "fail", f"{at} cannot be written: choose a --spool that can.")
+    if fault := fault_above(path, uid):
+        text = f"{fault[0].upper()}{fault[1:]}, and so may replace {path}: choose another --spool."
+        return Finding("spool", "fail", text)
     return Finding("spool", "ok", f"The data on jobs can be kept in {path}.")
 
 

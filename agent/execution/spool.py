@@ -26,6 +26,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.execution.protocol import Start, as_json, from_json
+from drom.agent.system.ancestors import fault_above
 
 from dromlib.errors import DromError
 
@@ -175,6 +176,8 @@ class Spool:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if fault := fault_above(path, os.geteuid()):
+                raise SpoolError(f"{fault}, and so may replace {path}: choose another --spool.")
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if path.stat().st_uid != os.geteuid() or path.lstat().st_uid not in (0, os.geteuid()):
                 msg = f"{path} belongs to another user: choose another --spool."

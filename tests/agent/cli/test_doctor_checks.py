@@ -138,6 +138,9 @@ def test_the_spool(tmp_path: Path) -> None:
     assert doctor_checks.spool(tmp_path, me).state == "ok"
     assert "belongs to another user: choose another --spool." in doctor_checks.spool(tmp_path, me + 1).text
     assert doctor_checks.spool(put(tmp_path / "file", "") / "a", me).state == "fail"
+    tmp_path.chmod(0o777)
+    fault = f"Others may write in {tmp_path} (mode 0777), and so may replace {tmp_path / 'a'}: choose another --spool."
+    assert doctor_checks.spool(tmp_path / "a", me).text == fault
 
 
 @pytest.mark.parametrize("zmq", [True, False])

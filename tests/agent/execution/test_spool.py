@@ -91,6 +91,15 @@ def test_a_spool_has_one_agent(tmp_path: Path) -> None:
         Spool(tmp_path / "file")
 
 
+def test_a_spool_that_others_may_replace_is_refused(tmp_path: Path) -> None:
+    """What an agent reads there decides which processes it ends."""
+    tmp_path.chmod(0o777)
+    sentence = rf"^others may write in {tmp_path} \(mode 0777\), and so may replace .*/spool: choose another --spool\.$"
+    with pytest.raises(SpoolError, match=sentence):
+        Spool(tmp_path / "spool")
+    assert not (tmp_path / "spool").exists()
+
+
 def test_a_spool_is_nothing_but_a_spool(tmp_path: Path) -> None:
     """A folder with something else in it is refused, and nothing in it is touched."""
     (tmp_path / "home" / "thesis").mkdir(parents=True)
