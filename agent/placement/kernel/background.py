@@ -43,7 +43,10 @@ class CompiledKernel:
         self.compiler: subprocess.Popen[bytes] | None = None
         if not warm:
             command = python_command.python(COMPILE)
-            self.compiler = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            # In a session of its own: Ctrl-C is for the agent, which then ends this process.
+            self.compiler = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            )
 
     def __call__(self, seats: Sequence[RankRequest]) -> dict[Key, int] | None:
         """Return a mask for each seat, or None when the counts do not fit."""
