@@ -148,7 +148,9 @@ def open_registry(path: Path, capacity: int, mask_bits: int, owner: Owner, usabl
     follow a registry that cannot be adopted.
     """
     file = path / "registry"
-    if not file.exists() or is_obsolete(file, boot_id()):
+    if is_obsolete(file, boot_id()):
+        file.unlink()  # the file system may have no room for both
+    if not file.exists():
         return Registry.create(file, capacity, mask_bits, owner), False
     old = Registry.open(file)
     records = old.records()
@@ -159,6 +161,7 @@ def open_registry(path: Path, capacity: int, mask_bits: int, owner: Owner, usabl
         raise RegistryError(msg)
     if misfit or not in_force:
         old.retire()  # an agent that died while it stopped may not have retired all slots
+        del old  # the file system may have no room for both, and the mapping keeps the space of the old one
         return Registry.create(file, capacity, mask_bits, owner), False
     old.sign(owner)
     return old, True

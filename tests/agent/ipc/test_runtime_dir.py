@@ -14,6 +14,7 @@ from drom.agent.model.jobs import Arrival, Grant, Job, Task
 from drom.agent.system.proc import boot_id, start_time
 
 from dromlib.layout import HEADER
+from tests.support.file_systems import fill, tiny_tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,6 +221,17 @@ class TestTakeOver:
         registry, adopted = open_registry(folder, 8, 64, ME, 0b11)
 
         assert (registry.capacity, adopted) == (8, False)
+
+    @pytest.mark.parametrize("boot", [boot_id(), bytes(16)], ids=["this boot", "an earlier boot"])
+    def test_a_full_file_system_has_room_for_the_next_one(self, tmp_path: Path, boot: bytes) -> None:
+        """Users who fill the file system do not keep an agent from starting: the old registry goes first."""
+        with tiny_tmpfs(tmp_path / "tiny", "size=1m") as tiny:
+            owner = Owner(1, 1, boot, 5, emulated=False)
+            Registry.create(tiny / "registry", 512, 64, owner)
+            fill(tiny / "filler")
+            registry, adopted = open_registry(tiny, 512, 64, ME, 0b11)
+
+            assert (registry.capacity, adopted) == (512, False)
 
     def test_running_tasks_are_adopted(self, folder: Path) -> None:
         """The registry stays and has a new writer."""
