@@ -9,7 +9,7 @@ import numpy as np
 from drom.scheduler.engine.state import JOB, MOST, is_pool
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import ENDED, HARD, NEVER, PAYOFF, SOFT
-from drom.scheduler.policies.contract_worth import worth
+from drom.scheduler.policies.pool_math import worth
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from drom.scheduler.interface import MALLEABLE, NEVER, Actions, Event, Floats, Ints, State, allot, compilable
 from drom.scheduler.policies.equipartition_cost import profitable_changes
-from drom.scheduler.policies.pool_division import divide
+from drom.scheduler.policies.pool_math import divide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 from drom.scheduler.interface import MALLEABLE, Ints, State, compilable, lean
-from drom.scheduler.policies.pool_division import divide
-from drom.scheduler.policies.pool_forecast import time_on
+from drom.scheduler.policies.pool_math import divide, time_on
 
 
 @compilable

@@ -33,9 +33,7 @@ from drom.scheduler.interface import (
     compilable,
     lean,
 )
-from drom.scheduler.policies.contract_worth import worth
-from drom.scheduler.policies.pool_division import divide
-from drom.scheduler.policies.pool_forecast import time_on
+from drom.scheduler.policies.pool_math import divide, time_on, worth
 
 POOL = True
 

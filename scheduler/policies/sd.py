@@ -41,7 +41,6 @@ from drom.scheduler.policies.backfill import (
 from drom.scheduler.policies.nodesets import count, fill, keep_lowest, members
 from drom.scheduler.policies.profile import least_free, take
 from drom.scheduler.policies.sd_feedback import share_of
-from drom.scheduler.policies.sd_limits import correct_limits
 from drom.scheduler.policies.sd_mates import (
     Reach,
     Rules,
@@ -346,3 +345,30 @@ def last_candidate(  # noqa: PLR0917 - numba wants them by position
         if may_share(state, rules, reach, latest, queue[i]):
             return i
     return known
+
+
+@routine
+def correct_limits(state: State, actions: Actions) -> bool:
+    """Set the limits of jobs that no longer share and have all their cores to the end of their requested work.
+
+    This is decision D17, an option. Return whether any limit was longer: the state shows the new end from the next
+    call on.
+    """
+    jobs, found = state.jobs, False
+    for job in state.running:
+        if jobs.limit[job] > jobs.requested[job] and jobs.shared[job] == 0 and has_all(state, job):
+            limit = jobs.requested[job] - (-jobs.lost[job] // (jobs.nodes[job] * state.cores))
+            limit = max(limit, state.now - jobs.start[job] + 1)
+            if limit < jobs.limit[job]:
+                set_limit(actions, job, limit)
+                found = True
+    return found
+
+
+@routine
+def has_all(state: State, job: int) -> bool:
+    """Return whether a job has all cores of its nodes."""
+    least = state.cores
+    for node in nodes_of(state, job):
+        least = min(least, state.nodes.share[node, 0])
+    return bool(least == state.cores)

@@ -16,7 +16,7 @@ from drom.scheduler.engine.state import MILLION, NOTHING, make_actions, view
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
 from drom.scheduler.policies.equipartition import decide
-from drom.scheduler.policies.pool_division import divide
+from drom.scheduler.policies.pool_math import divide
 from drom.scheduler.simulator.adaptive import SCALE, PoolModel, parse_adaptive, speeds
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.swf import write_swf

@@ -14,7 +14,7 @@ from drom.scheduler.analysis.contracts import check_possible, contract_outcome, 
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING
-from drom.scheduler.policies.contract_worth import worth
+from drom.scheduler.policies.pool_math import worth
 from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.classes import uniform
