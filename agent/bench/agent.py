@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import psutil
 from drom.agent.errors import ControlError
 from drom.agent.system.paths import default_runtime_dir
 from drom.agent.testbed.agent_process import AgentProcess, clean_environment, command_of
@@ -52,11 +53,11 @@ class Agent:
 
     def memory_mb(self) -> float:
         """Return the agent's anonymous resident memory, in millions of bytes."""
-        status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
-        return next(int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith("RssAnon:"))
+        memory = psutil.Process(self.pid).memory_info()
+        return (memory.rss - memory.shared) / 1e6
 
     def busy_ns(self) -> int:
-        """Return the CPU time of all the agent's threads, in nanoseconds."""
+        """Return the CPU time of all the agent's threads, in nanoseconds; psutil has clock ticks alone."""
         threads = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(int((thread / "schedstat").read_text(encoding="utf-8").split()[0]) for thread in threads)
 

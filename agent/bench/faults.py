@@ -17,14 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from drom.agent.bench import agent as bench_agent
 from drom.agent.bench import scale
 from drom.agent.bench.agent import PATIENCE, agent_in, await_condition, running_agent
 from drom.agent.bench.node import Figure, report
 from drom.agent.bench.publish import percentile
 from drom.agent.errors import ControlError
-from drom.agent.system.proc import process_tree, start_time
-from drom.agent.system.proc import threads as threads_of
+from drom.agent.system.proc import start_time
 
 from dromlib import native
 
@@ -147,7 +147,8 @@ def _start_idle_programs(
 
 
 def _threads(pid: int) -> list[int]:
-    return [tid for member in process_tree(pid) for tid in threads_of(member)]
+    program = psutil.Process(pid)
+    return [thread.id for member in (program, *program.children(recursive=True)) for thread in member.threads()]
 
 
 def _all_have(tids: list[int], mask: set[int]) -> bool:

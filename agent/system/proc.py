@@ -269,13 +269,6 @@ def owner(pid: int, proc: str = "/proc") -> int | None:
         return None
 
 
-def process_tree(root_pid: int, proc: str = "/proc") -> set[int]:
-    """Return the pids of `root_pid` and all its descendants by parent pid, in one scan; empty if it is gone."""
-    stats = scan(proc)
-    owners = nearest_roots(stats, {root_pid} & stats.keys())
-    return {pid for pid, owner in owners.items() if owner == root_pid}
-
-
 def nearest_roots(stats: Mapping[int, Stat], roots: Collection[int]) -> dict[int, int]:
     """Return for each pid its nearest ancestor in `roots`, itself included; 0 if there is none."""
     owners: dict[int, int] = {0: 0, **{root: root for root in roots}}

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import zmq
 from drom.agent import errors
 from drom.agent.control import client, messages
-from drom.agent.system import proc
 from drom.agent.testbed.agent_process import AgentProcess, clean_environment, command_of, end
 
 from dromlib import native, signals
@@ -41,6 +41,10 @@ GRACE = "10"
 """Seconds until the agent binds a program itself: on a busy machine it may not get to run within the usual 1."""
 LEFT_BY_AGENTS = {"events", "lock", "registry"}
 """Files that a stopped agent leaves in its runtime directory for the next one."""
+
+
+def _descendants() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 class DemoError(DromError):
@@ -67,7 +71,7 @@ class Stage:
         self.port = 0
         self.programs: dict[str, Program] = {}
         self.hear: Callable[[dict[str, Any]], None] = lambda _event: None
-        self._before = proc.process_tree(os.getpid())
+        self._before = _descendants()
         self._agent: AgentProcess | None = None
         self._context = zmq.Context()
         self._signals: zmq.Socket[bytes] = self._context.socket(zmq.SUB)
@@ -130,7 +134,7 @@ class Stage:
             problems.append(f"the agent did not stop within {PATIENCE:.0f} s.")
         if files := {entry.name for entry in self.runtime_dir.iterdir()} - LEFT_BY_AGENTS:
             problems.append(f"the agent left {', '.join(sorted(files))} in its runtime directory.")
-        if left := proc.process_tree(os.getpid()) - self._before:
+        if left := _descendants() - self._before:
             problems.append(f"processes are left: {', '.join(map(str, sorted(left)))}.")
         return problems
 

@@ -80,7 +80,7 @@ def _fill_nodes(server: Server) -> None:
 
 
 def _memory(name: str = "VmRSS") -> float:
-    """Return the memory of this process, in bytes."""
+    """Return the memory of this process, in bytes; psutil does not have the most that it was (VmHWM)."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

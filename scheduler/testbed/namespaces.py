@@ -14,13 +14,15 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -235,6 +237,6 @@ class Process:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    except OSError:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.NoSuchProcess:
         return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import statistics
 import sys
 import tempfile
@@ -15,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 from drom.agent.system.unix_signals import ended_by_sigterm
 
 from tests.chaos import plan
 from tests.chaos.stage import REAL, Clock, Stage, stage
 from tests.chaos.storm import Outcome, Storm
 from tests.support import checker
-from tests.support.agents import SECONDS
+from tests.support.agents import SECONDS, anonymous_memory
 from tests.support.openmp_registrations import no_registrations
 
 if TYPE_CHECKING:
@@ -48,11 +48,10 @@ class Look:
 
 def look(pid: int, age: float, tasks: int) -> Look:
     """Return what an agent has now."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    found = {name: int(number) for name, number in re.findall(r"^(RssAnon|Threads):\s+(\d+)", status, re.MULTILINE)}
     files = [_target(file) for file in Path(f"/proc/{pid}/fd").iterdir()]
     sockets, pidfds = (sum(word in file for file in files) for word in ("socket:", "[pidfd]"))
-    return Look(age, found["RssAnon"] * 1024 / 1e6, len(files), sockets, pidfds, found["Threads"], tasks)
+    threads = psutil.Process(pid).num_threads()
+    return Look(age, anonymous_memory(pid) / 1e6, len(files), sockets, pidfds, threads, tasks)
 
 
 def _target(file: Path) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from drom.agent.config.options import Options
 from drom.agent.control.client import Connection
 from drom.agent.errors import ControlError
@@ -92,9 +93,8 @@ class Launched:
 
     def members(self) -> list[int]:
         """Return its first process and its children."""
-        with contextlib.suppress(OSError):
-            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii")
-            return [self.pid, *map(int, children.split())]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [self.pid, *(child.pid for child in psutil.Process(self.pid).children())]
         return [self.pid]
 
 

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from dromlib import native
@@ -78,7 +79,7 @@ def affinities(pid: int) -> set[frozenset[int]]:
 
 def thread_count(pid: int) -> int:
     """Return how many threads a process has now."""
-    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+    return psutil.Process(pid).num_threads()
 
 
 @pytest.fixture(scope="module")

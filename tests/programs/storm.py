@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import psutil
 from drom.agent.system import proc
 
 from dromlib.cpulist import mask_of
@@ -137,7 +138,8 @@ def resize(agent: Agent, program: Program, cpus: int) -> None:
 
 def masks(pid: int) -> set[int]:
     """Return the different masks of the threads of a process and its descendants."""
-    return set(proc.thread_masks(proc.process_tree(pid)).values())
+    program = psutil.Process(pid)
+    return set(proc.thread_masks([pid, *(child.pid for child in program.children(recursive=True))]).values())
 
 
 def median_ms(program: Program, count: int = 200) -> float:

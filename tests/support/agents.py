@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import psutil
 from drom.agent.config.sources import Sources
 from drom.agent.control import client
 from drom.agent.daemon import startup
@@ -68,15 +69,21 @@ def build_program(folder: Path) -> Path:
 
 
 def start_time(pid: int) -> int:
-    """Return the start time of a process, clock ticks since boot."""
+    """Return the start time of a process, clock ticks since boot; psutil has seconds alone."""
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
 
 
 def lives(pid: int) -> bool:
     """Say whether a process exists and is no zombie."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def anonymous_memory(pid: int) -> int:
+    """Return the resident bytes that a process has of its own."""
+    memory = psutil.Process(pid).memory_info()
+    return memory.rss - memory.shared
 
 
 def affinity(pid: int) -> str:

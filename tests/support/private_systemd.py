@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from tests.support.agents import environment, wait_until
 
 if TYPE_CHECKING:
@@ -139,16 +141,14 @@ def systemd(folder: Path, units: Path) -> Iterator[Systemd]:
 
 def _first_below(process: subprocess.Popen[bytes]) -> int:
     """Return the pid of systemd once `unshare` has become its parent."""
-    children = _children(process)
-    with contextlib.suppress(OSError):
-        if children and Path(f"/proc/{children[0]}/comm").read_text(encoding="utf-8") == "systemd\n":
-            return int(children[0])
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return next((child.pid for child in _children(process) if child.name() == "systemd"), 0)
     return 0
 
 
-def _children(process: subprocess.Popen[bytes]) -> list[str]:
+def _children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     assert process.poll() is None
-    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+    return psutil.Process(process.pid).children()
 
 
 def _removed(group: Path) -> bool:

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.support.agents import Agent, Program, Programs, affinity, launch_agent, start_agent, start_time, wait_until
@@ -45,12 +46,7 @@ def container(*flags: str) -> list[str]:
 
 def child_of(program: Program) -> int:
     """Return the pid, as we see it, of the process that runs in the namespaces made by a program."""
-
-    def found() -> int:
-        text = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text(encoding="ascii")
-        return int(text.split()[0]) if text.strip() else 0
-
-    return wait_until(found, program.show)
+    return wait_until(psutil.Process(program.pid).children, program.show)[0].pid
 
 
 @pytest.mark.parametrize("flags", [WHOLE, ROOTLESS, WITHOUT_PROC], ids=["container", "rootless", "without proc"])

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from dromlib import native
@@ -109,8 +110,7 @@ def has_cpus(pid: int, cpus: str) -> bool:
 
 def child_of(pid: int) -> int:
     """Return the pid of the one child of a process."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    return int(wait_until(lambda: children.read_text(encoding="utf-8").strip(), lambda: f"no child of {pid}"))
+    return wait_until(psutil.Process(pid).children, lambda: f"no child of {pid}")[0].pid
 
 
 def resize(agent: Agent, program: Program, said: dict[int, str], pid: int) -> None:

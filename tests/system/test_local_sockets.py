@@ -14,9 +14,9 @@ import signal
 import socket
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from drom.agent.control import messages
 from drom.agent.control.zmtp import PING, frame
@@ -24,10 +24,11 @@ from drom.agent.control.zmtp import PING, frame
 from dromlib import layout
 from dromlib.signals import topic
 from dromlib.subscription import COMMAND, GREETING, IS_READY
-from tests.support.agents import Agent, start_agent, wait_until
+from tests.support.agents import Agent, anonymous_memory, start_agent, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
@@ -100,13 +101,12 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
 
 def memory_mb(agent: Agent) -> float:
     """Return the anonymous memory of an agent."""
-    status = Path(f"/proc/{agent.pid}/status").read_text(encoding="utf-8")
-    return next(int(line.split()[1]) / 1000 for line in status.splitlines() if line.startswith("RssAnon:"))
+    return anonymous_memory(agent.pid) / 1024_000
 
 
 def descriptors(agent: Agent) -> int:
     """Return how many descriptors an agent has open."""
-    return len(os.listdir(f"/proc/{agent.pid}/fd"))  # noqa: PTH208
+    return psutil.Process(agent.pid).num_fds()
 
 
 def behave(name: str, message: bytes, ending: str) -> socket.socket:

@@ -9,14 +9,13 @@ import signal
 import sys
 import threading
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import zmq
 from drom.agent.control.messages import endpoint
 from drom.agent.errors import ControlError
-from drom.agent.system.proc import process_tree
 from prometheus_client.parser import text_string_to_metric_families
 
 from dromlib import signals
@@ -35,6 +34,7 @@ from tests.support.checker import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.system,
@@ -178,8 +178,7 @@ def test_a_program_that_becomes_a_deaf_one_is_waited_for_once(agent: Agent, star
     a.await_out("cpus 0,1$")
     agent.await_tasks(a="0-1")
     a.tell("x")
-    comm = Path(f"/proc/{a.pid}/comm")
-    wait_until(lambda: comm.read_text() == "sleep\n", comm.read_text)
+    wait_until(lambda: _comm(a.pid) == "sleep", lambda: _comm(a.pid))
     b = start.start(*agent.run("--job", "b", "--", program))
     assert agent.await_tasks(a="0", b="1")["a"]["mode"] == "bind-only"
     agent.await_log(f"event=enforced job=a task=0 pid={a.pid} .*action=shrink")
@@ -237,10 +236,11 @@ def test_siblings_of_a_responder_shrink_and_grow_with_it(agent: Agent, start: Pr
     script = f"exec 3<&0; {program} <&3 & sleep 1000 & sleep 1000 & wait"
     a = start.start(*agent.run("--job", "a", "--", "sh", "-c", script))
     a.await_out("cpus 0,1$")
-    wait_until(lambda: len(process_tree(a.pid)) == 4, a.show)
+    children = psutil.Process(a.pid).children
+    wait_until(lambda: len(children()) == 3, a.show)
     b = start.start(*agent.run("--job", "b", "--", program))
     agent.await_tasks(a="0", b="1")
-    family = process_tree(a.pid)
+    family = [a.pid, *(child.pid for child in children())]
     assert (len(family), {affinity(pid) for pid in family}) == (4, {"0"})
     assert b.quit() == 0
     agent.await_tasks(a="0-1")
@@ -289,8 +289,7 @@ def test_a_program_that_leaves_the_seat_is_bound_whole_and_may_come_back(
 
 
 def _children(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-        return [int(word) for word in file.read().split()]
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 def test_what_a_program_says_it_cannot_use_goes_to_others(agent: Agent, start: Programs, program: Path) -> None:
@@ -348,8 +347,7 @@ def test_a_slow_launcher_does_not_undo_a_shrink(agent: Agent, start: Programs) -
 
 
 def _comm(pid: int) -> str:
-    with open(f"/proc/{pid}/comm", encoding="ascii") as file:
-        return file.read().strip()
+    return psutil.Process(pid).name()
 
 
 # --- killed programs and agents

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from drom.agent import errors
 from drom.agent.control import client
@@ -102,8 +103,7 @@ class Node:
 
 def affinity_of_children(pid: int) -> str:
     """Return the CPUs of the only child of a process: nsenter forks for a new pid namespace."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
-    return affinity(int(children[0]))
+    return affinity(psutil.Process(pid).children()[0].pid)
 
 
 @pytest.fixture

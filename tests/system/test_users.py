@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from tests.support.agents import (
     Program,
     Programs,
     affinity,
+    anonymous_memory,
     environment,
     launch_agent,
     start_agent,
@@ -309,13 +309,6 @@ def test_messages_without_end_do_not_fill_the_memory(agent: Agent, start: Progra
     assert anonymous_memory(agent.pid) - before < 20 << 20
     assert came_of(VICTIM, agent, "give_orders", [["ps", {}]]) == ["done"]
     talker.quit()
-
-
-def anonymous_memory(pid: int) -> int:
-    """Return the bytes that a process has of its own."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
-    assert found
-    return int(found[1]) << 10
 
 
 SILENT = r"""

@@ -4,15 +4,18 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from drom.agent.bench import agent, node, publish, python
 from drom.agent.errors import ControlError
-from drom.agent.system import proc
 from drom.agent.topology import detect
 
 from dromlib import native
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_summary_has_median_extremes_and_every_run() -> None:
@@ -103,7 +106,7 @@ def test_cpus_are_kept_awake_by_loops_that_give_way() -> None:
     """On each CPU of ours a loop of the lowest policy runs for the block, and none afterwards."""
 
     def loops() -> dict[int, set[int]]:
-        below = proc.process_tree(os.getpid()) - {os.getpid()}
+        below = [child.pid for child in psutil.Process().children(recursive=True)]
         return {pid: os.sched_getaffinity(pid) for pid in below if os.sched_getscheduler(pid) == os.SCHED_IDLE}
 
     with python.cpus_awake():
@@ -159,4 +162,4 @@ def test_cheap_figures_are_measured_with_a_real_agent(monkeypatch: pytest.Monkey
     sizes = {node.FIGURES[key].name for key in ("memory", "start")}
     assert all(row["median"] > 0 for row in value["figures"] if row["name"] in sizes)
     assert not agents[0].folder.parent.exists()
-    assert not Path(f"/proc/{agents[0].pid}").exists()
+    assert not psutil.pid_exists(agents[0].pid)

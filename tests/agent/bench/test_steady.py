@@ -4,8 +4,8 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from pathlib import Path
 
+import psutil
 import pytest
 from drom.agent.bench import steady
 from drom.agent.errors import ControlError
@@ -23,11 +23,6 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def state(pid: int) -> str:
-    """Return the state of a process, as /proc writes it."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-
-
 def test_programs_take_turns_and_each_tells_of_its_own() -> None:
     """A turn's time is that of a burst that was not interrupted; both are stopped in between, and gone at the end."""
     with (
@@ -37,13 +32,13 @@ def test_programs_take_turns_and_each_tells_of_its_own() -> None:
         one.stop()
         other.stop()
         seen = [one.turn() for _ in range(5)]
-        assert [state(one.pid), state(other.pid)] == ["T", "T"]
+        assert {psutil.Process(program.pid).status() for program in (one, other)} == {psutil.STATUS_STOPPED}
         turns = steady.turns(one, other, 4)
         assert [(int(first), int(second)) for first, second in turns] == [(1, 2)] * 4
     bursts = [round((time - 1) * 1024) for time in seen]
 
     assert all(later - earlier >= 2 for earlier, later in itertools.pairwise(bursts)), bursts
-    assert not Path(f"/proc/{one.pid}").exists()
+    assert not psutil.pid_exists(one.pid)
 
 
 def test_a_program_that_has_ended_is_one_sentence() -> None:

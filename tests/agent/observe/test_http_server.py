@@ -10,10 +10,10 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from drom.agent.observe import http_server
 from drom.scheduler.live.server import metrics
@@ -170,11 +170,11 @@ def test_slow_clients_take_no_descriptors_from_a_scheduler() -> None:
     empty = SimpleNamespace(jobs={}, nodes={}, executions=executions)
     collector = ClusterCollector(lambda: empty, Counts(), threading.Lock())  # type: ignore[arg-type,return-value]
     port, stop = metrics.serve(collector, HERE, 0, lambda _: None)
-    before = len([*Path("/proc/self/fd").iterdir()])
+    before = psutil.Process().num_fds()
     try:
         slow = [begun(port) for _ in range(4 * http_server.MOST_AT_ONCE)]
         body = urllib.request.urlopen(f"http://{HERE}:{port}/metrics", timeout=SECONDS).read()
-        held = len([*Path("/proc/self/fd").iterdir()]) - before - len(slow)
+        held = psutil.Process().num_fds() - before - len(slow)
         for client in slow:
             client.close()
     finally:

@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from drom.agent.enforcement import affinity
 from drom.agent.system import proc as processes
@@ -35,7 +36,7 @@ def _own_mask_stays() -> Iterator[None]:
 def open_descriptors() -> int:
     """Return how many descriptors this process has open, without those of garbage."""
     gc.collect()
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return psutil.Process().num_fds()
 
 
 def ended(pidfd: int) -> bool:
@@ -81,8 +82,8 @@ class TestStat:
         (tmp_path / "self").mkdir()
 
         assert processes.start_time(10, str(tmp_path)) == 7
-        assert processes.process_tree(10, str(tmp_path)) == {10, 11, 12}
-        assert processes.process_tree(99, str(tmp_path)) == set()
+        assert process_tree(10, str(tmp_path)) == {10, 11, 12}
+        assert process_tree(99, str(tmp_path)) == set()
 
     def test_a_ring_of_parents_ends(self, tmp_path: Path) -> None:
         """A scan that is not taken at once may show a ring, which is walked once."""
@@ -90,8 +91,8 @@ class TestStat:
             (tmp_path / str(pid)).mkdir()
             (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {ppid}" + " 7" * 40)
 
-        assert processes.process_tree(10, str(tmp_path)) == {10, 11, 12}
-        assert processes.process_tree(12, str(tmp_path)) == {12}
+        assert process_tree(10, str(tmp_path)) == {10, 11, 12}
+        assert process_tree(12, str(tmp_path)) == {12}
         assert processes.ancestry(12, str(tmp_path)) == [Identity(12, 7), Identity(11, 7), Identity(10, 7)]
         assert processes.ancestry(13, str(tmp_path)) == []
 
@@ -158,6 +159,13 @@ class TestPidfd:
             os.close(pidfd)
 
 
+def process_tree(root: int, proc: str = "/proc") -> set[int]:
+    """Return the pids of a process and all its descendants, in one scan; empty if it is gone."""
+    stats = processes.scan(proc)
+    owners = processes.nearest_roots(stats, {root} & stats.keys())
+    return {pid for pid, owner in owners.items() if owner == root}
+
+
 class TestTree:
     """Which processes are a task's."""
 
@@ -165,16 +173,16 @@ class TestTree:
         """Children belong to the tree, and their parent's stay out of theirs."""
         fork = int(child.ask("fork"))
 
-        assert {child.pid, fork} == processes.process_tree(child.pid)
+        assert {child.pid, fork} == process_tree(child.pid)
         assert {child.pid, fork} == task_processes(child.identity, UID)
-        assert {fork} == processes.process_tree(fork)
-        assert {child.pid, fork} < processes.process_tree(os.getpid())
+        assert {fork} == process_tree(fork)
+        assert {child.pid, fork} < process_tree(os.getpid())
 
     def test_orphans_of_a_living_task(self, child: Child) -> None:
         """An orphan is found by its environment; another user's is not, and the parents alone do not show it."""
         orphan = int(child.ask("orphan"))
 
-        assert {child.pid} == processes.process_tree(child.pid)
+        assert {child.pid} == process_tree(child.pid)
         assert {child.pid, orphan} == task_processes(child.identity, UID)
         assert {child.pid} == task_processes(child.identity, UID + 1)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.sd_policy.paper import Given
@@ -312,11 +312,5 @@ def _leftovers(place: Path) -> list[str]:
 
 def _processes_of(place: Path) -> dict[int, str]:
     """Return the command lines by pid of processes that name a folder."""
-    commands = {int(path.parent.name): _command_line(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
+    commands = {one.pid: " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])}
     return {pid: words for pid, words in commands.items() if str(place) in words}
-
-
-def _command_line(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text(errors="replace")
-    return ""
