@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parse and format durations, sizes and names as people write them.
+"""Parse and format durations, sizes, names and tables as people write and read them.
 
-A text that cannot be parsed raises `WordError` with a sentence.
+A text that cannot be parsed raises `WordError` with a sentence. Tables take ten lines, for which rich or tabulate would
+be a further package.
 """
 
 from __future__ import annotations

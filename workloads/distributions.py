@@ -29,6 +29,7 @@ def gamma_cdf(shape: float, scale: float, value: float) -> float:
     """Return the probability that a gamma variable is at most `value`.
 
     The series of the regularised lower incomplete gamma function, P(a, x) = x^a e^-x sum_k x^k / Gamma(a + k + 1).
+    scipy has it, but would be needed for little else.
     """
     x = value / scale
     if x <= 0:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a machine for `drom doctor`: each takes the roots or texts it reads and returns a `Finding`."""
+"""The checks of a machine for `drom doctor`: each takes the roots or texts it reads and returns a `Finding`.
+
+Roots may be those of a recorded machine, which psutil does not read.
+"""
 
 from __future__ import annotations
 

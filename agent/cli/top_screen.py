@@ -2,7 +2,8 @@
 """`drom top` on a terminal: draws the lines of `drom.agent.cli.top`, and handles keys and the agent's signals.
 
 The picture is drawn again when a grant has changed, ten times a second at most, and every second. An agent on another
-node sends no signals here: it is queried every second.
+node sends no signals here: it is queried every second. curses is part of Python; textual and blessed would be further
+packages, and the picture is tested as text.
 """
 
 from __future__ import annotations

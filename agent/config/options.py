@@ -3,7 +3,8 @@
 
 `Options` is the table. Flags, ``DROM_*`` variables, keys of the configuration file, their checks and their
 documentation are all generated from it. A key with an underscore after a table's name, such as ``exclude_users``, is
-``users`` in the table ``[exclude]`` of a file.
+``users`` in the table ``[exclude]`` of a file. Packages such as pydantic-settings and dynaconf neither report the line
+of a file that a value is from nor generate all of these from one definition.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ A folder of keys has ::
     peers/NAME.key     public keys of others: users who may give orders here, and agents by the names of their nodes
 
 A holder of our own secret is trusted: nodes that share one folder trust each other without `peers`. Files are ZeroMQ
-certificates, as `zmq.auth` writes them. Without a `Guard` in its context a server socket accepts no peer.
+certificates, as `zmq.auth` writes them; that checks no modes, and its authenticators run asyncio or a thread of their
+own. Without a `Guard` in its context a server socket accepts no peer.
 """
 
 from __future__ import annotations

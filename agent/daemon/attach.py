@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks in ``/proc`` whether a running process may be attached, and gives the reason if not."""
+"""Checks in ``/proc`` whether a running process may be attached, and gives the reason if not.
+
+All is read after a pidfd was opened, which psutil has not, so that it is true of that process.
+"""
 
 from __future__ import annotations
 

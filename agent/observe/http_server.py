@@ -3,7 +3,8 @@
 
 At most `MOST_AT_ONCE` requests are open at a time, each for at most `TIMEOUT` seconds: slow clients cannot use up the
 descriptors and the memory of the process. Others wait in the kernel's queue until there is room. A site computes the
-answers; the server only reads requests and writes answers.
+answers; the server only reads requests and writes answers. `prometheus_client.start_http_server` has no such limits,
+and frameworks bring an event loop into a process whose memory has a goal.
 """
 
 from __future__ import annotations

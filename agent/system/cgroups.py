@@ -2,7 +2,7 @@
 """The limits that control groups set: CPUs, memory nodes, CPU time and memory (cgroup v1 and v2).
 
 A hierarchy is found by its mount and by our path in it; a limit applies to a group and all groups below it. The formats
-are those of the kernel's ``admin-guide/cgroup-v2`` and ``admin-guide/cgroup-v1``.
+are those of the kernel's ``admin-guide/cgroup-v2`` and ``admin-guide/cgroup-v1``. psutil reads none of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU time that processes, threads and CPUs have used, as ``/proc`` counts it: in clock ticks, or nanoseconds."""
+"""The CPU time that processes, threads and CPUs have used, as ``/proc`` counts it: in clock ticks, or nanoseconds.
+
+psutil lists CPUs by place instead of number, which differ if one is offline, has neither nanoseconds nor the CPU of a
+thread, and reads ``/proc`` several times where one pass is enough.
+"""
 
 from __future__ import annotations
 

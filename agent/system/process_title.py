@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set the name and command line that `ps` and `pgrep` show for this process instead of those of Python."""
+"""Set the name and command line that `ps` and `pgrep` show for this process instead of those of Python.
+
+The kernel's files suffice: setproctitle would be a further compiled package.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 """Notifications to a service manager such as systemd: ready, reloading, stopping, and that the loop still runs.
 
 The protocol is that of sd_notify(3): datagrams of ``KEY=value`` lines to the AF_UNIX socket in ``$NOTIFY_SOCKET``,
-whose first character ``@`` stands for the NUL of an abstract name. Without the variable nothing is sent.
+whose first character ``@`` stands for the NUL of an abstract name. Without the variable nothing is sent. The package
+sdnotify is unmaintained, and systemd-python needs the headers of libsystemd.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ The words are those that ``lstopo --of synthetic`` writes. Intended differences 
 every missing level, is one; packages contain dies, dies cores and cores pu; a node cannot divide a core; of several
 nodes at one place the first has the CPUs and the others are memory alone, as on Linux; memory that is not stated is
 unknown instead of 1 GB. Names cannot be abbreviated freely, so that a typo is found, and ``indexes`` are refused.
+hwloc is not needed, for the reason in `drom.agent.topology.sysfs`.
 """
 
 from __future__ import annotations

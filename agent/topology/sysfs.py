@@ -5,7 +5,8 @@ A machine with odd files is described as well as possible, with a warning; nothi
 files. The rules are those of hwloc's Linux discovery: sets of siblings define packages and cores, because ids repeat
 and may be -1. Intended differences, where hwloc fails or reports less: packages with a repeated id are renumbered, a
 machine without topology files is described from ``/proc/cpuinfo`` or as cores of one CPU, every CPU is in some package,
-and a memory node without CPUs gets none of its neighbours'.
+and a memory node without CPUs gets none of its neighbours'. hwloc itself is a C library that many machines lack, and
+its bindings for Python are unmaintained; the tests use its own recordings.
 """
 
 from __future__ import annotations

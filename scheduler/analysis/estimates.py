@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means over seeds and their confidence intervals."""
+"""Means over seeds and their confidence intervals; scipy has the same, but would be needed for little else."""
 
 from __future__ import annotations
 

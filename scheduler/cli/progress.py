@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress, on a terminal, of work that takes more than two seconds: a line on stderr, cleared at the end."""
+"""The progress, on a terminal, of work that takes more than two seconds: a line on stderr, cleared at the end.
+
+typer's progress bar shows at once, leaves its line, and prints its label where there is no terminal.
+"""
 
 from __future__ import annotations
 

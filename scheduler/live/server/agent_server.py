@@ -4,6 +4,9 @@
 An agent may represent a node if the kernel reports that it runs as root or as the scheduler's own user, or if its key
 is the scheduler's own or is trusted under the name of that node. A key with the name of a user of this machine belongs
 to that user and represents no node: messages that come with it are rejected.
+
+Agents of this node connect through libzmq as well: `drom.agent.control.zmtp` sends answers alone, while these get
+messages unasked, of which any number may wait, and no other user can connect.
 """
 
 from __future__ import annotations
