@@ -128,8 +128,8 @@ def _rules(node: Node) -> Iterator[str]:
     declared = sum(job.declared for job in running)
     if plan.memory and declared > plan.memory:
         yield f"running jobs declare {declared} bytes of memory, the node has {plan.memory}."
-    for user in {job.user for job in running}:
-        jobs = [job for job in running if job.user == user]
+    for area, user in [(area, user) for area in areas(plan) for user in {job.user for job in running}]:
+        jobs = [job for job in running if job.user == user and area.has(job)]
         ordered = any(job.hold is not None or job.pinned for job in jobs)
         could = any(job.job_class == "malleable" and job.cores > job.task_min * len(job.ranks) for job in jobs)
         if plan.cap and not ordered and could and sum(job.cores for job in jobs) > plan.cap:
