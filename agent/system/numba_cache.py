@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of numba's compiled code. Imports nothing slow."""
+"""The folder of numba's compiled code, and a faster start of numba. Imports nothing slow."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
+import importlib.util
 import os
 from typing import TYPE_CHECKING
 
@@ -32,3 +34,20 @@ def cache_folder(name: str, files: Sequence[Path]) -> Path | None:
             if os.access(folder, os.W_OK):
                 return folder
     return None
+
+
+def start_without_scipy() -> None:
+    """Load numba's array functions without scipy.linalg, which numba imports at this point only to see if it is there.
+
+    That import takes about as long as loading a program from the cache. Code that uses linear algebra still imports it,
+    when numba compiles that code or first runs it. Has no effect once numba has loaded these functions.
+    """
+    if importlib.util.find_spec("scipy") is None:
+        return
+    linalg = importlib.import_module("numba.np.linalg")
+    ensure = linalg.ensure_blas
+    linalg.ensure_blas = lambda: None  # type: ignore[attr-defined] # numba is untyped
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = ensure  # type: ignore[attr-defined] # numba is untyped

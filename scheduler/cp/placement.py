@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from drom.agent.system.numba_cache import cache_folder
+from drom.agent.system.numba_cache import cache_folder, start_without_scipy
 from drom.scheduler import interface
 from drom.scheduler.interface import NEVER, routine
 
@@ -278,6 +278,7 @@ def compiled() -> Compiled:
     numba: Any = importlib.import_module("numba")  # untyped
     if numba.config.DISABLE_JIT:
         return Compiled(plan_in_order, any_fits)
+    start_without_scipy()
     folder = cache_folder("cp", [Path(str(module)) for module in (__file__, interface.__file__)])
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or configured)

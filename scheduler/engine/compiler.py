@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import drom.scheduler
 import numpy as np
-from drom.agent.system.numba_cache import cache_folder
+from drom.agent.system.numba_cache import cache_folder, start_without_scipy
 from drom.scheduler import interface
 from drom.scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
 from drom.scheduler.engine import state as world
@@ -327,6 +327,7 @@ def _compile(
 
     `counted`: with reference counting; `checked`: with an error for an index out of bounds.
     """
+    start_without_scipy()
     folder = cache_folder(name, files)
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or configured)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.agent.model.cores import Core
-from drom.agent.system.numba_cache import cache_folder
+from drom.agent.system.numba_cache import cache_folder, start_without_scipy
 
 from dromlib.cpulist import cpus, mask_of
 
@@ -179,6 +179,7 @@ def _compile(modules: Sequence[ModuleType]) -> None:
     if numba.config.DISABLE_JIT:
         message = "numba is switched off by NUMBA_DISABLE_JIT"
         raise RuntimeError(message)
+    start_without_scipy()
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(_cache_folder(modules) or configured)
     try:
