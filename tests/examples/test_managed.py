@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import agents
-from tests.support.example_programs import PASSIVE, PATIENT, Gates, command, finish, resize_twice
+from tests.support.example_programs import PASSIVE, PATIENT, UNCOMPILED, Gates, command, finish, resize_twice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ def test_resized_twice_it_gives_the_answer_it_gives_alone(tmp_path: Path, folder
 def test_wrong_usage_is_one_sentence(tmp_path: Path, folder: Path, name: str, words: tuple[str, ...]) -> None:
     """Arguments that make no sense end with exit code 2 and a line on stderr."""
     with agents.programs(tmp_path / "programs") as programs:
-        program = programs.start(*command(name, folder), *words)
+        program = programs.start(*command(name, folder), *words, **UNCOMPILED)
 
         assert finish(program) == (2, "")
         assert program.err.startswith(f"{name.partition('.')[0]}: ")

@@ -11,6 +11,7 @@ from dromlib.cpulist import parse_cpulist
 from tests.support import agents
 from tests.support.example_programs import (
     PATIENT,
+    UNCOMPILED,
     Gates,
     await_working,
     command,
@@ -94,7 +95,8 @@ def test_two_ranks_are_two_tasks_of_one_job(tmp_path: Path, folder: Path, name: 
 def test_wrong_usage_is_one_sentence(tmp_path: Path, folder: Path, name: str, words: tuple[str, ...]) -> None:
     """Arguments that make no sense end with exit code 2 and a line on stderr, from one rank."""
     with agents.programs(tmp_path / "programs") as programs:
-        program = programs.start(*mpirun(2, *command(name, folder), *words), **mpi_environment(tmp_path))
+        environment = mpi_environment(tmp_path) | UNCOMPILED
+        program = programs.start(*mpirun(2, *command(name, folder), *words), **environment)
         status, _ = finish(program)
 
         assert status == 2

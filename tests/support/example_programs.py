@@ -28,6 +28,8 @@ MARK = re.compile(r"\s*(/\*|//|#|!) malleable( (?P<word>begin|end)\b|\b).*$")
 COMPILERS = {".c": "gcc", ".cpp": "g++", ".f90": "gfortran"}
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 """On a machine that does other things as well, threads that spin at barriers wait for threads that do not run."""
+UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}
+"""Where a program's functions are never called, numba need not compile them."""
 PATIENT = "600"
 """Seconds of grace of an agent that waits for a program on any machine to apply a grant itself."""
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
