@@ -7,40 +7,96 @@ import io
 import os
 import signal
 import sys
-from importlib import metadata
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer._completion_classes import completion_init  # typer.completion has it too, but does not export it
 
 from drom.agent import errors
-from drom.agent.cli.commands import agent_app, settings_app
-from drom.agent.cli.keys import keys_app
 from drom.agent.cli.usage import usage_sentence
-from drom.agent.demo.cli import demo
 from drom.agent.observe.log import failure
 from drom.agent.system import os_errors
-from drom.bench import bench
-from drom.help import Commands
-from drom.scheduler.cli.simulate import compare, simulate
-from drom.scheduler.comparison.cli import compare_policies
-from drom.scheduler.demo.cli import demo_cluster
-from drom.scheduler.live.cli.commands import app as cluster_app
-from drom.scheduler.reproduction.cli import app as reproduction_app
-from drom.workloads.cli import app as workload_app
+from drom.help import HEADINGS, Commands
 from dromlib.errors import DromError
 
-app = typer.Typer(
-    name="drom",
-    cls=Commands,
-    help="Share the cores of a node between programs that shrink and grow while they run.",
-    no_args_is_help=False,
-    add_completion=False,  # its options install scripts that have the shell evaluate what drom prints
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 completion_init()  # contrib/completions needs it, and typer calls it only with those options
+
+
+def _mount_node(app: typer.Typer) -> None:
+    from drom.agent.cli.commands import agent_app, settings_app
+    from drom.agent.cli.keys import keys_app
+
+    _mount_group(app, "config", settings_app)
+    _mount_group(app, "keys", keys_app)
+    app.add_typer(agent_app)
+
+
+def _mount_cluster(app: typer.Typer) -> None:
+    from drom.scheduler.live.cli.commands import app as cluster_app
+
+    app.add_typer(cluster_app)
+
+
+def _mount_scheduling(app: typer.Typer) -> None:
+    from drom.scheduler.cli.simulate import compare, simulate
+    from drom.scheduler.comparison.cli import compare_policies
+    from drom.scheduler.reproduction.cli import app as reproduction_app
+    from drom.workloads.cli import app as workload_app
+
+    _mount_group(app, "workload", workload_app)
+    _mount_group(app, "reproduce", reproduction_app)
+    app.command()(simulate)
+    app.command()(compare)
+    app.command("compare-policies")(compare_policies)
+
+
+def _mount_drom_itself(app: typer.Typer) -> None:
+    from drom.agent.demo.cli import demo
+    from drom.bench import bench
+    from drom.scheduler.demo.cli import demo_cluster
+
+    app.command()(demo)
+    app.command("demo-cluster")(demo_cluster)
+    app.command()(bench)
+
+
+MOUNTS: dict[str, Callable[[typer.Typer], None]] = {
+    "The node": _mount_node,
+    "Programs": _mount_node,
+    "Cluster": _mount_cluster,
+    "Scheduling": _mount_scheduling,
+    "Looking at drom itself": _mount_drom_itself,
+}
+"""What mounts the commands of each heading."""
+
+
+def command_line(name: str = "") -> typer.Typer:
+    """Return the command line with all commands; for the `name` of a command, with at least those under its heading.
+
+    A process runs one command, and importing those of other packages would take longer than most commands run.
+    """
+    app = typer.Typer(
+        name="drom",
+        cls=Commands,
+        help="Share the cores of a node between programs that shrink and grow while they run.",
+        no_args_is_help=False,
+        add_completion=False,  # its options install scripts that have the shell evaluate what drom prints
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(_main)
+    headings = [heading for heading, names in HEADINGS.items() if name in names] or HEADINGS
+    for mount in dict.fromkeys(MOUNTS[heading] for heading in headings):
+        mount(app)
+    return app
+
+
+def _mount_group(app: typer.Typer, name: str, group: typer.Typer) -> None:
+    about = group.info.help
+    app.add_typer(group, name=name, cls=Commands, callback=_help_alone, invoke_without_command=True, help=about)
 
 
 def _help_alone(context: typer.Context) -> None:
@@ -48,23 +104,6 @@ def _help_alone(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
-
-for _name, _group in (
-    ("config", settings_app),
-    ("keys", keys_app),
-    ("workload", workload_app),
-    ("reproduce", reproduction_app),
-):
-    about = _group.info.help
-    app.add_typer(_group, name=_name, cls=Commands, callback=_help_alone, invoke_without_command=True, help=about)
-app.command()(simulate)
-app.command()(compare)
-app.command("compare-policies")(compare_policies)
-app.add_typer(agent_app)
-app.add_typer(cluster_app)
-app.command()(demo)
-app.command("demo-cluster")(demo_cluster)
-app.command()(bench)
 
 DEBUG = "DROM_DEBUG"
 """The variable that makes every failure show its traceback."""
@@ -74,11 +113,12 @@ USAGE_ERROR = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's
     if wanted:
+        from importlib import metadata
+
         typer.echo(f"drom {metadata.version('drom')}")
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _main(
     context: typer.Context,
     *,
@@ -100,7 +140,7 @@ def run_app() -> None:
             stream.reconfigure(errors="backslashreplace")  # for characters that the encoding lacks
     status: int | str
     try:
-        status = app(prog_name="drom", standalone_mode=False) or 0
+        status = command_line(*sys.argv[1:2])(prog_name="drom", standalone_mode=False) or 0
         sys.stdout.flush()
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):  # typer turns this error into an exit

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from drom.app import app
+from drom.app import command_line
 
 MAN = Path(__file__).resolve().parent.parent / "man"
 BY_HAND = ("run",)
@@ -46,7 +46,7 @@ def describe(command: Any, path: str, level: str) -> list[str]:  # noqa: ANN401
 def pages() -> dict[str, str]:
     """Return the text of each page by its file's name."""
     found = {}
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined] # a group
+    for name, command in typer.main.get_command(command_line()).commands.items():  # type: ignore[attr-defined] # a group
         if name in BY_HAND or command.hidden:
             continue
         short = roff((command.help or command.get_short_help_str()).split(":")[0].split(".")[0])

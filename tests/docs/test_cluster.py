@@ -8,11 +8,11 @@ import re
 import typer
 from drom.agent.config.options import OPTIONS
 
-from drom.app import app
+from drom.app import command_line
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
-COMMANDS = typer.main.get_group(app).commands
+COMMANDS = typer.main.get_group(command_line()).commands
 
 
 def test_its_commands_and_options_are_there() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import typer
 
-from drom.app import app
+from drom.app import command_line
 from drom.help import HEADINGS
 from tests.support.paths import ROOT
 
@@ -34,7 +34,7 @@ def test_commands_have_the_same_headings_as_in_help() -> None:
         section = page.partition(f".SS {heading}\n")[2].partition("\n.S")[0]
         assert sorted(re.findall(r"^\.TP\n\.B ([a-z-]+)$", section, re.MULTILINE)) == sorted(names), heading
     everything = sorted(name for names in HEADINGS.values() for name in names)
-    assert everything == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined] # a group
+    assert everything == sorted(typer.main.get_command(command_line()).commands)  # type: ignore[attr-defined] # a group
 
 
 def test_variables_of_the_environment_are_told() -> None:

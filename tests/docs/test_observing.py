@@ -7,7 +7,7 @@ import re
 
 from typer.main import get_group
 
-from drom.app import app
+from drom.app import command_line
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -24,7 +24,7 @@ def test_its_links_lead_somewhere() -> None:
 
 def test_its_commands_and_options_are_there() -> None:
     """Each drom command it shows exists, with the options that it names."""
-    commands = get_group(app).commands
+    commands = get_group(command_line()).commands
     named = set(re.findall(r"(?:`|^|\$ )drom ([a-z]+)", TEXT, re.MULTILINE))
     options = {name for command in commands.values() for parameter in command.params for name in parameter.opts}
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from drom.app import app
+from drom.app import command_line
 from dromlib import native
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = typer.main.get_group(app).commands
+COMMANDS = typer.main.get_group(command_line()).commands
 
 
 def blocks(kind: str) -> list[str]:

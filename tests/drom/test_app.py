@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from drom import app
+from drom.help import HEADINGS
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -326,7 +327,7 @@ def _commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def test_whatever_shows_something_can_be_read_by_scripts() -> None:
     """As the README, docs/orders.md and the manual say: all but two commands that show something have --json."""
-    commands = dict(_commands(typer.main.get_command(app.app)))
+    commands = dict(_commands(typer.main.get_command(app.command_line())))
     without = {name for name, one in commands.items() if not any("--json" in row.opts for row in one.params)}
 
     assert without == {"top", "flags"} | GO_ON | TOLD_IN_A_SENTENCE
@@ -378,7 +379,7 @@ def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail(**_: object) -> None:
         raise KeyError("metrics\nof")
 
-    monkeypatch.setattr(app, "app", fail)
+    monkeypatch.setattr(app, "command_line", lambda *_: fail)
     with pytest.raises(SystemExit) as caught:
         app.run_app()
     assert str(caught.value) == (
@@ -389,3 +390,14 @@ def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv(app.DEBUG, "1")
     with pytest.raises(KeyError):
         app.run_app()
+
+
+def test_every_command_is_mounted_with_those_of_its_heading() -> None:
+    """A command finds itself, and loads what belongs to its heading, not the commands of other packages."""
+    whole = typer.main.get_group(app.command_line()).commands
+    assert set(whole) == {name for names in HEADINGS.values() for name in names}
+    for names in HEADINGS.values():
+        for name in names:
+            assert set(names) <= set(typer.main.get_group(app.command_line(name)).commands)
+    assert "ps" not in typer.main.get_group(app.command_line("simulate")).commands
+    assert set(typer.main.get_group(app.command_line("nonsense")).commands) == set(whole)

@@ -15,7 +15,7 @@ import typer
 from drom.agent.cli import orders
 from drom.agent.control import client
 
-from drom.app import app
+from drom.app import command_line
 from dromlib import native
 from tests.support.agents import SECONDS, Programs, drom, environment, programs, start_agent, wait_until
 from tests.support.paths import ROOT
@@ -125,7 +125,7 @@ def test_names_that_a_shell_could_take_for_more_are_not_offered(monkeypatch: pyt
     """Users choose the names of their jobs, and root completes them."""
     names = ["sd-1", "a.b:c@d,e+f=g%1", *HOSTILE, "a b", "=ls", "~root", "", "caf\u00e9"]
     monkeypatch.setattr(client, "order", lambda *_: {"tasks": [{"job": name} for name in names]})
-    context = typer.Context(typer.main.get_command(app))
+    context = typer.Context(typer.main.get_command(command_line()))
 
     assert orders._job_names(context, "") == ["a.b:c@d,e+f=g%1", "sd-1"]
     assert orders._job_names(context, "s") == ["sd-1"]

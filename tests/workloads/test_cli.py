@@ -161,7 +161,10 @@ def test_wrong_use(log: Path, tmp_path: Path, arguments: list[str]) -> None:
 
 def test_the_command_line_loads_without_numpy() -> None:
     """Only a command that needs it imports it."""
-    code = "import drom.app, sys; print([m for m in ('numpy', 'matplotlib') if m in sys.modules])"
+    code = (
+        "import sys; from drom.app import command_line; command_line(); "
+        "print([m for m in ('numpy', 'matplotlib') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"

@@ -410,7 +410,7 @@ def test_options_that_change_nothing(log: Path, options: tuple[str, ...], note: 
 
 def test_without_enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence, whatever the command."""
-    monkeypatch.setattr(app, "app", Mock(side_effect=MemoryError))
+    monkeypatch.setattr(app, "command_line", Mock(side_effect=MemoryError))
 
     with pytest.raises(SystemExit, match=r"^drom: There is not enough memory for this request: request less"):
         app.run_app()
