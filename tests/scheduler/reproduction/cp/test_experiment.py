@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -31,22 +32,29 @@ pytest.importorskip("ortools", reason="OR-tools is not installed")
 SMALL = ("reproduce", "cp", "--first", "25", "--seeds", "2", "--json")
 
 
-def test_reproduce(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the folder of a small reproduction, which no test changes, and what the command printed."""
+    folder = tmp_path_factory.mktemp("small")
+    return folder, drom(*SMALL, "--out", folder)[0]
+
+
+def test_reproduce(small: tuple[Path, str]) -> None:
     """The value that is printed, with the paper's numbers, and a picture."""
-    text, _ = drom(*SMALL, "--out", tmp_path)
+    folder, text = small
     told = json.loads(text)
 
-    assert {file.name for file in tmp_path.iterdir()} == {"cp.json", "cp.png", NAME}
-    assert json.loads((tmp_path / "cp.json").read_text(encoding="utf-8")) == told
+    assert {file.name for file in folder.iterdir()} == {"cp.json", "cp.png", NAME}
+    assert json.loads((folder / "cp.json").read_text(encoding="utf-8")) == told
     assert [test["paper"]["CP"]["wqt"] for test in told["tests"]] == [119.77, 2441.3]
     for test in told["tests"]:
         assert set(test["schedulers"]) == set(SCHEDULERS)
         assert all(len(row["wqt"]["values"]) == 2 for row in test["schedulers"].values())
 
 
-def test_stopped(tmp_path: Path) -> None:
+def test_stopped(small: tuple[Path, str], tmp_path: Path) -> None:
     """The same command goes on with the simulations that are kept, also where the last line was cut off."""
-    drom(*SMALL, "--out", tmp_path)
+    shutil.copytree(small[0], tmp_path, dirs_exist_ok=True)
     head, first, *others, last = (tmp_path / NAME).read_text(encoding="utf-8").strip().splitlines()
     changed = json.loads(first)
     changed["metrics"]["wqt"] = 123.5
