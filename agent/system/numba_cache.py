@@ -44,8 +44,11 @@ def start_without_scipy() -> None:
     """
     if importlib.util.find_spec("scipy") is None:
         return
-    linalg = importlib.import_module("numba.np.linalg")
-    ensure = linalg.ensure_blas
+    try:
+        linalg = importlib.import_module("numba.np.linalg")
+        ensure = linalg.ensure_blas
+    except (ImportError, AttributeError):  # another numba has it elsewhere, and starts as it does
+        return
     linalg.ensure_blas = lambda: None  # type: ignore[attr-defined] # numba is untyped
     try:
         importlib.import_module("numba.np.arraymath")
