@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from drom.agent.bench import report
-from drom.agent.cli.orders import AsJson
+from drom.agent.cli.parameters import AsJson
 from drom.agent.system.unix_signals import ended_by_sigterm
 
 

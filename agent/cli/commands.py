@@ -13,7 +13,8 @@ import typer
 from drom.agent.cli import output
 from drom.agent.cli.events import events
 from drom.agent.cli.launch import launch
-from drom.agent.cli.orders import AsJson, RuntimeDir, orders_app
+from drom.agent.cli.orders import RuntimeDir, orders_app
+from drom.agent.cli.parameters import AsJson
 from drom.agent.config import sources as config
 from drom.agent.config import validation
 from drom.agent.config.options import OPTIONS

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from drom.agent.cli import output
-from drom.agent.cli.orders import AsJson
+from drom.agent.cli.parameters import AsJson
 from drom.agent.control import keys
 from drom.agent.system.paths import default_keys
 

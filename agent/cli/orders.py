@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from drom.agent import errors
 from drom.agent.cli import output
+from drom.agent.cli.parameters import AsJson, reader, with_options
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.model.layouts import Layout, parse_layout
@@ -23,24 +22,7 @@ from drom.agent.text import parse_duration, parse_size
 from dromlib import layout as binary
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-T = TypeVar("T")
 orders_app = typer.Typer()
-
-
-def reader(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return `parse` for use in an option: a value that it rejects is a usage error."""
-
-    def read(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
-
-    read.__name__ = parse.__name__
-    return read
 
 
 def _number_or_auto(text: str) -> int:
@@ -88,42 +70,29 @@ def _job_names(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete) and _PLAIN.fullmatch(name))
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change; change nothing.")]
 
 
-def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags that select an agent to a command with a parameter `agent`."""
+def _agent(
+    runtime_dir: RuntimeDir,
+    remote: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Send the order to the agent of another node.", envvar="DROM_REMOTE"),
+    ] = None,
+    remote_keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The folder with the keys; default: that of `drom keys`.", envvar="DROM_REMOTE_KEYS"
+        ),
+    ] = None,
+) -> Agent:
+    """Return the agent that the flags select."""
+    folder = remote_keys or default_keys()
+    return RemoteAddress(remote, folder) if remote else runtime_dir
 
-    def find(
-        runtime_dir: RuntimeDir,
-        remote: Annotated[
-            str | None,
-            typer.Option(
-                metavar="HOST:PORT", help="Send the order to the agent of another node.", envvar="DROM_REMOTE"
-            ),
-        ] = None,
-        remote_keys: Annotated[
-            Path | None,
-            typer.Option(
-                metavar="DIR", help="The folder with the keys; default: that of `drom keys`.", envvar="DROM_REMOTE_KEYS"
-            ),
-        ] = None,
-    ) -> Agent:
-        folder = remote_keys or default_keys()
-        return RemoteAddress(remote, folder) if remote else runtime_dir
 
-    of_agent = inspect.signature(find, eval_str=True).parameters
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - what typer has read
-        flags = {name: given.pop(name) for name in of_agent}
-        command(agent=find(**flags), **given)
-
-    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "agent"]
-    keyword_only = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *of_agent.values())]
-    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined] # typer reads it
-    return run
+with_agent_options = with_options(_agent, "agent")
+"""Add the flags that select an agent to a command with a parameter `agent`."""
 
 
 @orders_app.command()

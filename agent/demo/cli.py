@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from drom.agent.cli.orders import AsJson
+from drom.agent.cli.parameters import AsJson
 
 
 def demo(

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from drom.agent.cli.parameters import with_options
 from drom.scheduler.cli import messages
 from drom.scheduler.cli.progress import Bar, all_or_nothing, saying
 from drom.scheduler.errors import SchedulerError
+from drom.workloads.cli import Log
 from drom.workloads.files import json_text
 
 if TYPE_CHECKING:
@@ -21,100 +24,81 @@ if TYPE_CHECKING:
     from drom.scheduler.simulator.adaptive import PoolModel
     from drom.scheduler.simulator.simulation import Machine, Simulation
 
-Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
+Nodes = Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")]
+Cores = Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")]
+Contracts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE|NAME=VALUE",
+        help="Deadlines and pay-off of jobs: a table, or parameters to draw them, such as tight=2.",
+    ),
+]
+Rules = Annotated[
+    list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, such as overrun=raise.")
+]
 
 
-def simulate(
-    log: Log,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder for the results.")] = None,
-    cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff, cp; or a file with a policy.",
-        ),
-    ] = "easy",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy, such as depth=50."),
-    ] = None,
-    max_slowdown: Annotated[
-        str | None, typer.Option(metavar="P", help="sd: the cut-off for mates: a number, infinite or dynavgsd.")
-    ] = None,
-    partition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition", metavar="N=NODES", help="The nodes of a partition, such as 2=0-99; with reservations=nodes."
-        ),
-    ] = None,
-    event_rule: Annotated[
-        str, typer.Option(metavar="RULE", help="The event rule: instant, pyss or cqsim.")
-    ] = "instant",
-    runtime_model: Annotated[
-        str, typer.Option(metavar="MODEL", help="The run-time model of jobs that share nodes: worst or ideal.")
-    ] = "worst",
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARES", help="Shares of classes, such as malleable=0.3,moldable=0.2; default: all malleable."
-        ),
-    ] = None,
-    predict: Annotated[
-        str, typer.Option(metavar="WHO", help="The run times for planning: user, recent or learned.")
-    ] = "user",
-    adaptive: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--adaptive", metavar="NAME=VALUE", help="equipartition: properties of the jobs, such as minimum=0.5."
-        ),
-    ] = None,
-    fill: Annotated[bool, typer.Option("--fill", help="Fill gaps with containers that are saved in time.")] = False,
-    fill_set: Annotated[
-        list[str] | None,
-        typer.Option("--fill-set", metavar="NAME=VALUE", help="A parameter of gap filling, such as policy=B."),
-    ] = None,
-    evolving: Annotated[
-        str,
-        typer.Option(metavar="FRACTION|FILE", help="Jobs whose range changes while they run: a fraction, or a table."),
-    ] = "",
-    contracts: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|NAME=VALUE",
-            help="Deadlines and pay-off of jobs: a table, or parameters to draw them, such as tight=2.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="The seed for classes, ranges, contracts and filler jobs.")
-    ] = 1,
-    rule: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, such as overrun=raise.")
-    ] = None,
-    until: Annotated[
-        int | None, typer.Option(metavar="SECONDS", min=0, help="Stop after the events of this time.")
-    ] = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the simulation where it stops.")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Continue a saved simulation.")] = None,
-    explain: Annotated[
-        int | None, typer.Option(metavar="JOB", help="Explain why this job started when it did.")
-    ] = None,
-    plots: Annotated[
-        str | None, typer.Option(metavar="png|svg|pdf", help="Draw Gantt chart, load, slowdown per day, heatmaps.")
-    ] = None,
-    gantt: Annotated[
-        str | None, typer.Option(metavar="FROM-TO", help="Seconds of the log that the Gantt chart shows.")
-    ] = None,
-    idle_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of an empty node.")] = 100.0,
-    peak_watts: Annotated[float, typer.Option(metavar="W", min=0, help="Power of a node with jobs.")] = 300.0,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON value.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """The options of `drom simulate`."""
+
+    nodes: Nodes
+    out: Path | None = typer.Option(None, "--out", "-o", metavar="DIR", help="The folder for the results.")
+    cores: Cores = 1
+    policy: str = typer.Option(
+        "easy",
+        metavar="NAME|FILE",
+        help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff, cp; or a file with a policy.",
+    )
+    set_: list[str] | None = typer.Option(
+        None, "--set", metavar="NAME=VALUE", help="A parameter of the policy, such as depth=50."
+    )
+    max_slowdown: str | None = typer.Option(
+        None, metavar="P", help="sd: the cut-off for mates: a number, infinite or dynavgsd."
+    )
+    partition: list[str] | None = typer.Option(
+        None, metavar="N=NODES", help="The nodes of a partition, such as 2=0-99; with reservations=nodes."
+    )
+    event_rule: str = typer.Option("instant", metavar="RULE", help="The event rule: instant, pyss or cqsim.")
+    runtime_model: str = typer.Option(
+        "worst", metavar="MODEL", help="The run-time model of jobs that share nodes: worst or ideal."
+    )
+    classes: str | None = typer.Option(
+        None, metavar="SHARES", help="Shares of classes, such as malleable=0.3,moldable=0.2; default: all malleable."
+    )
+    predict: str = typer.Option("user", metavar="WHO", help="The run times for planning: user, recent or learned.")
+    adaptive: list[str] | None = typer.Option(
+        None, metavar="NAME=VALUE", help="equipartition: properties of the jobs, such as minimum=0.5."
+    )
+    fill: bool = typer.Option(False, "--fill", help="Fill gaps with containers that are saved in time.")
+    fill_set: list[str] | None = typer.Option(
+        None, metavar="NAME=VALUE", help="A parameter of gap filling, such as policy=B."
+    )
+    evolving: str = typer.Option(
+        "", metavar="FRACTION|FILE", help="Jobs whose range changes while they run: a fraction, or a table."
+    )
+    contracts: Contracts = None
+    seed: int = typer.Option(1, metavar="N", min=0, help="The seed for classes, ranges, contracts and filler jobs.")
+    rule: Rules = None
+    until: int | None = typer.Option(None, metavar="SECONDS", min=0, help="Stop after the events of this time.")
+    save: Path | None = typer.Option(None, metavar="FILE", help="Save the simulation where it stops.")
+    resume: Path | None = typer.Option(None, metavar="FILE", help="Continue a saved simulation.")
+    explain: int | None = typer.Option(None, metavar="JOB", help="Explain why this job started when it did.")
+    plots: str | None = typer.Option(
+        None, metavar="png|svg|pdf", help="Draw Gantt chart, load, slowdown per day, heatmaps."
+    )
+    gantt: str | None = typer.Option(None, metavar="FROM-TO", help="Seconds of the log that the Gantt chart shows.")
+    idle_watts: float = typer.Option(100.0, metavar="W", min=0, help="Power of an empty node.")
+    peak_watts: float = typer.Option(300.0, metavar="W", min=0, help="Power of a node with jobs.")
+    json: bool = typer.Option(False, "--json", help="Print the summary as one JSON value.")
+
+
+@with_options(SimulateOptions)
+def simulate(log: Log, options: SimulateOptions) -> None:
     """Simulate the jobs of a log on a machine under a policy."""
-    if peak_watts < idle_watts:
+    if options.peak_watts < options.idle_watts:
         raise typer.BadParameter("--peak-watts is below --idle-watts.")
-    window = _window(gantt)
-    _check_plots(plots, out, gantt)
+    _check_plots(options)
     from drom.scheduler.analysis import metrics
     from drom.scheduler.analysis.contracts import check_possible
     from drom.scheduler.analysis.explain import explain as explained
@@ -127,57 +111,66 @@ def simulate(
     from drom.workloads.classes import Shares, parse_shares
     from drom.workloads.classes import classes as drawn
 
-    cutoff = [] if max_slowdown is None else [f"max_slowdown={max_slowdown}"]
-    chosen = load_policy(policy, [*(set_ or ()), *cutoff])
-    messages.describe_policy(chosen, cores, event_rule, predict)
-    jobs_are = _adaptive(adaptive or [], evolving, chosen)
-    if chosen.built_in == "payoff" and not contracts:
+    cores, seed = options.cores, options.seed
+    cutoff = [] if options.max_slowdown is None else [f"max_slowdown={options.max_slowdown}"]
+    chosen = load_policy(options.policy, [*(options.set_ or ()), *cutoff])
+    messages.describe_policy(chosen, cores, options.event_rule, options.predict)
+    jobs_are = _adaptive(options, chosen)
+    if chosen.built_in == "payoff" and not options.contracts:
         raise typer.BadParameter(
             "--policy payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
         )
-    filling = _filling(fill_set or [], chosen, fill=fill, kept=save or resume)
+    filling = _filling(options, chosen)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
-    work, report = cleaning.clean(raw, cleaning.parse_rules(rule or ()), cleaning.Machine(nodes, cores))
-    if explain is not None:
-        index_of(work, explain)
-    shares = Shares() if classes is None else parse_shares(classes)
-    confined, slot = parse_partitions(partition or ()), filling.time_slot if filling else 1
-    machine = Machine(nodes, cores, event_rule, runtime_model, chosen.layers, confined, slot)
-    _check_predictor(predict, machine, chosen, fill=fill)
+    work, report = cleaning.clean(raw, cleaning.parse_rules(options.rule or ()), cleaning.Machine(options.nodes, cores))
+    if options.explain is not None:
+        index_of(work, options.explain)
+    shares = Shares() if options.classes is None else parse_shares(options.classes)
+    confined, slot = parse_partitions(options.partition or ()), filling.time_slot if filling else 1
+    machine = Machine(options.nodes, cores, options.event_rule, options.runtime_model, chosen.layers, confined, slot)
+    _check_predictor(options, machine, chosen)
     with saying("compiling; the result is cached"):
         kinds = drawn(work.job, shares, seed).astype(int)
-        terms = contracts_of(contracts or (), work, seed)
+        terms = contracts_of(options.contracts or (), work, seed)
         run = Simulation.of(
-            work, machine, chosen, kinds, jobs_are, evolving=evolving, seed=seed, contracts=terms, predictor=predict
+            work,
+            machine,
+            chosen,
+            kinds,
+            jobs_are,
+            evolving=options.evolving,
+            seed=seed,
+            contracts=terms,
+            predictor=options.predict,
         )
     check_possible(run, terms)
     filled = _filled(run, filling, seed)
     messages.describe_jobs(run)
-    messages.describe_pool(run, cores, plots)
-    messages.warn_about_ineffective_options(run, classes)
-    _prepare(run, out, save, resume)
-    stopped = _run(run, until)
-    told = metrics.summary(run, report, metrics.Power(idle_watts, peak_watts), stopped, seed)
+    messages.describe_pool(run, cores, options.plots)
+    messages.warn_about_ineffective_options(run, options.classes)
+    _prepare(run, options)
+    stopped = _run(run, options.until)
+    told = metrics.summary(run, report, metrics.Power(options.idle_watts, options.peak_watts), stopped, seed)
     unknown = _finish(filled, told)
-    _write(run, told, out, plots, window, filled)
-    if save is not None:
-        run.save(save)
-    _tell(told, explained(run, explain) if explain is not None else [], as_json=json)
+    _write(run, told, options, filled)
+    if options.save is not None:
+        run.save(options.save)
+    _tell(told, [] if options.explain is None else explained(run, options.explain), as_json=options.json)
     _leave(stopped, unknown=unknown)
 
 
-def _prepare(run: Simulation, out: Path | None, save: Path | None, resume: Path | None) -> None:
+def _prepare(run: Simulation, options: SimulateOptions) -> None:
     """Check that the results of a simulation can be written, and resume a saved one."""
     from drom.scheduler.analysis.results import prepare
     from drom.scheduler.simulator.simulation import check_saving
 
-    if resume is not None:
-        run.resume(resume)
-    if out is not None:
-        prepare(out)
-    if save is not None:
-        check_saving(save)
+    if options.resume is not None:
+        run.resume(options.resume)
+    if options.out is not None:
+        prepare(options.out)
+    if options.save is not None:
+        check_saving(options.save)
 
 
 def _run(run: Simulation, until: int | None, words: str = "simulating") -> str:
@@ -225,56 +218,51 @@ def _leave(stopped: str, *, unknown: bool) -> None:
     raise typer.Exit(130)
 
 
-def _write(
-    run: Simulation,
-    told: dict[str, Any],
-    out: Path | None,
-    plots: str | None,
-    window: tuple[int, int] | None,
-    filled: FilledSimulation | None,
-) -> None:
+def _write(run: Simulation, told: dict[str, Any], options: SimulateOptions, filled: FilledSimulation | None) -> None:
     """Write the results to the given folder, if there is one."""
     from drom.scheduler.analysis import results
 
-    if out is None:
+    if options.out is None:
         return
-    with saying(f"writing {out}"):
-        results.write(run, told, out, None if filled is None else filled.tables())
-        _draw(run, out, plots, window, filled)
+    with saying(f"writing {options.out}"):
+        results.write(run, told, options.out, None if filled is None else filled.tables())
+        _draw(run, options.out, options, filled)
     messages.warn_about_missing_data()
 
 
-def _check_predictor(predict: str, machine: Machine, policy: Policy, *, fill: bool) -> None:
+def _check_predictor(options: SimulateOptions, machine: Machine, policy: Policy) -> None:
     """Raise an error for predictions that cannot be used, before anything is compiled; print what will be compiled."""
     from drom.scheduler.predictors.knowledge import USER
     from drom.scheduler.simulator.simulation import check_predictor
 
-    if fill and predict != USER:
+    if options.fill and options.predict != USER:
         raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
-    check_predictor(predict, machine, policy)
+    check_predictor(options.predict, machine, policy)
     messages.announce(policy)
 
 
-def _adaptive(choices: list[str], evolving: str, policy: Policy) -> PoolModel:
+def _adaptive(options: SimulateOptions, policy: Policy) -> PoolModel:
     """Return the parameters of jobs that share a pool."""
     from drom.scheduler.simulator.adaptive import parse_adaptive
 
-    if (choices or evolving) and not policy.pooled:
+    choices = options.adaptive or []
+    if (choices or options.evolving) and not policy.pooled:
         option = "--adaptive" if choices else "--evolving"
         msg = f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
         raise typer.BadParameter(msg)
     return parse_adaptive(choices)
 
 
-def _filling(choices: list[str], policy: Policy, *, fill: bool, kept: Path | None) -> FillingOptions | None:
+def _filling(options: SimulateOptions, policy: Policy) -> FillingOptions | None:
     """Return the parameters of gap filling, None if gaps are not filled."""
-    if not fill:
-        if choices:
+    if not options.fill:
+        if options.fill_set:
             raise typer.BadParameter("--fill-set sets how gaps are filled: add --fill.")
         return None
     from drom.scheduler.gap_filling.parameters import parse_filling
 
-    filling = parse_filling(choices)
+    filling = parse_filling(options.fill_set or [])
+    kept = options.save or options.resume
     if kept is not None and policy.pooled:
         raise typer.BadParameter(
             "--save and --resume do not store the free processors of a pool: omit them, or --fill."
@@ -311,10 +299,8 @@ def _finish(filled: FilledSimulation | None, told: dict[str, Any]) -> bool:
     return bool(stopped)
 
 
-def _window(text: str | None) -> tuple[int, int] | None:
+def _window(text: str) -> tuple[int, int]:
     """Return the two times, in seconds, in an option."""
-    if text is None:
-        return None
     begin, _, end = text.partition("-")
     if not (begin.isdecimal() and end.isdecimal() and int(begin) < int(end)):
         raise typer.BadParameter(
@@ -323,33 +309,34 @@ def _window(text: str | None) -> tuple[int, int] | None:
     return int(begin), int(end)
 
 
-def _check_plots(kind: str | None, out: Path | None, gantt: str | None) -> None:
+def _check_plots(options: SimulateOptions) -> None:
     """Raise an error for pictures that could not be drawn, before anything is simulated."""
     from drom.scheduler.analysis.plots import KINDS
     from drom.workloads.figures import require
 
-    if kind is None:
-        if gantt is not None:
+    if options.gantt is not None:
+        _window(options.gantt)
+    if options.plots is None:
+        if options.gantt is not None:
             raise typer.BadParameter("--gantt needs --plots: it sets the part of the log in the Gantt chart.")
         return
-    if kind not in KINDS:
-        raise typer.BadParameter(f"--plots {kind}: choose {', '.join(KINDS)}.")
-    if out is None:
+    if options.plots not in KINDS:
+        raise typer.BadParameter(f"--plots {options.plots}: choose {', '.join(KINDS)}.")
+    if options.out is None:
         raise typer.BadParameter("--plots needs --out, the folder for the pictures.")
     require()
 
 
-def _draw(
-    run: Simulation, out: Path, kind: str | None, window: tuple[int, int] | None, filled: FilledSimulation | None
-) -> None:
-    if kind is None:
+def _draw(run: Simulation, out: Path, options: SimulateOptions, filled: FilledSimulation | None) -> None:
+    if options.plots is None:
         return
     from drom.scheduler.analysis.plots import draw_all
     from drom.scheduler.analysis.schedule import schedule_of
     from drom.scheduler.analysis.series import Span
 
+    span = None if options.gantt is None else Span(*_window(options.gantt))
     runs = None if filled is None else filled.runs
-    draw_all(schedule_of(run), run.policy.name, out, kind, Span(*window) if window else None, runs)
+    draw_all(schedule_of(run), run.policy.name, out, options.plots, span, runs)
 
 
 def _tell(told: dict[str, Any], sentences: list[str], *, as_json: bool) -> None:

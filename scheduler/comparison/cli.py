@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from drom.agent.system.unix_signals import ended_by_sigterm
 from drom.scheduler.cli.progress import Bar, saying
+from drom.scheduler.cli.simulate import Contracts, Cores, Nodes, Rules
 from drom.scheduler.errors import SchedulerError
+from drom.workloads.cli import Log
 from drom.workloads.files import json_text
 
 if TYPE_CHECKING:
@@ -26,22 +28,14 @@ if TYPE_CHECKING:
 
 
 def compare_policies(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")],
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")],
-    cores: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")] = 1,
+    log: Log,
+    nodes: Nodes,
+    cores: Cores = 1,
     policies: Annotated[
         str, typer.Option(metavar="A,B,...", help="The policies: names or files; default,cp adds cp.")
     ] = "default",
-    contracts: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|NAME=VALUE",
-            help="Deadlines and pay-off of jobs: a table, or parameters to draw them, such as tight=2.",
-        ),
-    ] = None,
-    rule: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="NAME=CHOICE", help="A cleaning rule, such as overrun=raise.")
-    ] = None,
+    contracts: Contracts = None,
+    rule: Rules = None,
     jobs: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Simulations to run at once; default: one per CPU.")
     ] = None,

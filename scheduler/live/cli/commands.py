@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from drom.agent import errors
 from drom.agent.cli import output
-from drom.agent.cli.orders import AsJson, reader
+from drom.agent.cli.parameters import AsJson, reader
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.system.paths import default_keys, default_queue

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from drom.agent.cli.orders import reader
+from drom.agent.cli.parameters import reader
 from drom.agent.control import keys
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError
