@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from drom.agent import errors
 from drom.agent.cli import output
-from drom.agent.cli.parameters import AsJson, reader
+from drom.agent.cli.parameters import AsJson, reader, with_options
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.system.paths import default_keys, default_queue
@@ -111,176 +112,158 @@ def _chosen(text: str) -> dict[str, str]:
     return exported(text, {name: value for name, value in os.environ.items() if name not in _OURS})
 
 
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """The options of `drom submit`."""
+
+    nodes: int = typer.Option(
+        0, "--nodes", "-N", min=0, max=MOST, help="Number of nodes; default: as many as the tasks need."
+    )
+    tasks: int = typer.Option(0, "--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")
+    ranks: int = typer.Option(0, "--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes together.")
+    threads: int = typer.Option(0, "--cpus-per-task", "-c", min=0, max=MOST, help="Cores for each task.")
+    limit: int | None = typer.Option(
+        None, "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
+    )
+    name: str = typer.Option("", "--job-name", "-J", help="The job's name; default: that of its program.")
+    job_class: str = typer.Option(
+        "malleable", "--class", metavar="CLASS", help="malleable, moldable or rigid.", parser=reader(parse_class)
+    )
+    priority: int = typer.Option(
+        0,
+        min=-MOST,
+        max=MOST,
+        help="Jobs of higher priority come first; above 0 only for root and the scheduler's owner.",
+    )
+    dependency: Sequence[Dependency] | None = typer.Option(
+        None,
+        "--dependency",
+        "-d",
+        metavar="KIND:JOB,...",
+        help="The jobs to wait for, such as afterok:12.",
+        parser=reader(parse_dependencies),
+    )
+    constraint: Sequence[str] | None = typer.Option(
+        None,
+        "--constraint",
+        "-C",
+        metavar="NAMES",
+        help="Features that its nodes must have, such as bigmem,fast.",
+        parser=reader(parse_features),
+    )
+    memory: int | None = typer.Option(
+        None,
+        "--mem",
+        metavar="SIZE",
+        help="Memory on each node, such as 4G; a bare number is MiB.",
+        parser=reader(parse_memory),
+    )
+    resources: dict[str, int] | None = typer.Option(
+        None, metavar="NAME=N,...", help="Counted resources of each node, such as gpu=2.", parser=reader(parse_amounts)
+    )
+    export: dict[str, str] | None = typer.Option(
+        None,
+        metavar="ALL|NONE|NAME[=VALUE],...",
+        help="The environment variables to pass to the job; default: all.",
+        parser=reader(_chosen),
+    )
+    stdout: str = typer.Option(
+        Spec().output,
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="The file for its output; %j is its number.",
+        parser=reader(parse_pattern),
+    )
+    stderr: str | None = typer.Option(
+        None,
+        "--error",
+        "-e",
+        metavar="FILE",
+        help="The file for its errors; default: that of the output.",
+        parser=reader(parse_pattern),
+    )
+    stdin: str | None = typer.Option(
+        None,
+        "--input",
+        "-i",
+        metavar="FILE",
+        help="The file for its input; default: none.",
+        parser=reader(parse_pattern),
+    )
+    chdir: Path | None = typer.Option(
+        None,
+        "--chdir",
+        "-D",
+        metavar="DIR",
+        readable=False,
+        help="The folder in which it runs; default: the current one.",
+    )
+    no_requeue: bool = typer.Option(False, "--no-requeue", help="Fail if a node is lost, instead of starting again.")
+    hold: bool = typer.Option(False, "--hold", "-H", help="Do not start the job before drom hold --release.")
+    count: int = typer.Option(1, min=1, max=10_000, help="Submit this many copies of the job.")
+    wait: bool = typer.Option(
+        False, "--wait", "-W", help="Wait for the end, and exit with the job's status; of several jobs, the largest."
+    )
+    parsable: bool = typer.Option(False, "--parsable", help="Print only the job's number, one per line.")
+    json: AsJson = False
+
+    def spec(self, words: list[str], script: str) -> Spec:
+        """Return the request for a job that runs `words`, or `script` with the arguments `words[1:]`."""
+        return Spec(
+            command=tuple(words[1:] if script else words),
+            script=script,
+            name=self.name or (Path(words[0]).name if script else ""),
+            nodes=self.nodes,
+            tasks=self.tasks,
+            ranks=self.ranks,
+            threads=self.threads,
+            time=self.limit or 0,
+            job_class=self.job_class,
+            priority=self.priority,
+            after=tuple(self.dependency or ()),
+            constraint=tuple(self.constraint or ()),
+            memory=self.memory or 0,
+            resources=self.resources or {},
+            output=self.stdout,
+            error=self.stderr or "",
+            input=self.stdin or "",
+            folder=str((self.chdir or Path()).absolute()),
+            environment=_chosen("ALL") if self.export is None else self.export,
+            umask=_umask(),
+            requeue=not self.no_requeue,
+            hold=self.hold,
+        )
+
+
 @app.command(cls=Submission, context_settings={"allow_interspersed_args": False})
+@with_options(SubmitOptions)
 def submit(
     context: typer.Context,
     scheduler: Where,
+    options: SubmitOptions,
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...] | SCRIPT [ARGUMENT...]", help="The command or script to run."),
     ] = None,
-    nodes: Annotated[
-        int, typer.Option("--nodes", "-N", min=0, max=MOST, help="Number of nodes; default: as many as the tasks need.")
-    ] = 0,
-    tasks: Annotated[int, typer.Option("--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")] = 0,
-    ranks: Annotated[int, typer.Option("--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes together.")] = 0,
-    threads: Annotated[int, typer.Option("--cpus-per-task", "-c", min=0, max=MOST, help="Cores for each task.")] = 0,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
-        ),
-    ] = None,
-    name: Annotated[str, typer.Option("--job-name", "-J", help="The job's name; default: that of its program.")] = "",
-    job_class: Annotated[
-        str,
-        typer.Option("--class", metavar="CLASS", help="malleable, moldable or rigid.", parser=reader(parse_class)),
-    ] = "malleable",
-    priority: Annotated[
-        int,
-        typer.Option(
-            min=-MOST,
-            max=MOST,
-            help="Jobs of higher priority come first; above 0 only for root and the scheduler's owner.",
-        ),
-    ] = 0,
-    dependency: Annotated[
-        Sequence[Dependency] | None,
-        typer.Option(
-            "--dependency",
-            "-d",
-            metavar="KIND:JOB,...",
-            help="The jobs to wait for, such as afterok:12.",
-            parser=reader(parse_dependencies),
-        ),
-    ] = None,
-    constraint: Annotated[
-        Sequence[str] | None,
-        typer.Option(
-            "--constraint",
-            "-C",
-            metavar="NAMES",
-            help="Features that its nodes must have, such as bigmem,fast.",
-            parser=reader(parse_features),
-        ),
-    ] = None,
-    memory: Annotated[
-        int | None,
-        typer.Option(
-            "--mem",
-            metavar="SIZE",
-            help="Memory on each node, such as 4G; a bare number is MiB.",
-            parser=reader(parse_memory),
-        ),
-    ] = None,
-    resources: Annotated[
-        dict[str, int] | None,
-        typer.Option(
-            metavar="NAME=N,...", help="Counted resources of each node, such as gpu=2.", parser=reader(parse_amounts)
-        ),
-    ] = None,
-    export: Annotated[
-        dict[str, str] | None,
-        typer.Option(
-            metavar="ALL|NONE|NAME[=VALUE],...",
-            help="The environment variables to pass to the job; default: all.",
-            parser=reader(_chosen),
-        ),
-    ] = None,
-    stdout: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="The file for its output; %j is its number.",
-            parser=reader(parse_pattern),
-        ),
-    ] = Spec().output,
-    stderr: Annotated[
-        str | None,
-        typer.Option(
-            "--error",
-            "-e",
-            metavar="FILE",
-            help="The file for its errors; default: that of the output.",
-            parser=reader(parse_pattern),
-        ),
-    ] = None,
-    stdin: Annotated[
-        str | None,
-        typer.Option(
-            "--input", "-i", metavar="FILE", help="The file for its input; default: none.", parser=reader(parse_pattern)
-        ),
-    ] = None,
-    chdir: Annotated[
-        Path | None,
-        typer.Option(
-            "--chdir",
-            "-D",
-            metavar="DIR",
-            readable=False,
-            help="The folder in which it runs; default: the current one.",
-        ),
-    ] = None,
-    no_requeue: Annotated[
-        bool, typer.Option("--no-requeue", help="Fail if a node is lost, instead of starting again.")
-    ] = False,
-    hold: Annotated[
-        bool, typer.Option("--hold", "-H", help="Do not start the job before drom hold --release.")
-    ] = False,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="Submit this many copies of the job.")] = 1,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait", "-W", help="Wait for the end, and exit with the job's status; of several jobs, the largest."
-        ),
-    ] = False,
-    parsable: Annotated[bool, typer.Option("--parsable", help="Print only the job's number, one per line.")] = False,
-    json: AsJson = False,
 ) -> None:
     """Submit a job: a command, or a script with its requests in #DROM lines."""
-    if parsable and json:
+    if options.parsable and options.json:
         raise typer.BadParameter("--parsable and --json contradict each other: give one of them.")
-    if chdir and isinstance(_where(scheduler), Path):
-        _check_folder(chdir)
-    words, script = list(command or []), str(context.meta.get(SCRIPT, ""))
-    spec = Spec(
-        command=tuple(words[1:] if script else words),
-        script=script,
-        name=name or (Path(words[0]).name if script else ""),
-        nodes=nodes,
-        tasks=tasks,
-        ranks=ranks,
-        threads=threads,
-        time=limit or 0,
-        job_class=job_class,
-        priority=priority,
-        after=tuple(dependency or ()),
-        constraint=tuple(constraint or ()),
-        memory=memory or 0,
-        resources=resources or {},
-        output=stdout,
-        error=stderr or "",
-        input=stdin or "",
-        folder=str((chdir or Path()).absolute()),
-        environment=_chosen("ALL") if export is None else export,
-        umask=_umask(),
-        requeue=not no_requeue,
-        hold=hold,
-    )
-    values = from_json(spec.to_json()).to_json()
+    if options.chdir and isinstance(_where(scheduler), Path):
+        _check_folder(options.chdir)
+    values = from_json(options.spec(list(command or []), str(context.meta.get(SCRIPT, ""))).to_json()).to_json()
     answer: dict[str, Any] = {"jobs": []}
     try:
-        while left := count - len(answer["jobs"]):
+        while left := options.count - len(answer["jobs"]):
             more = _ask(scheduler, "submit", jobs=[values], count=min(left, MOST_AT_ONCE))
             answer = more | {"jobs": answer["jobs"] + more["jobs"]}
         for text in answer.get("warnings", ()):
             typer.echo(f"drom: warning: {text}", err=True)
     finally:  # those before a refusal are submitted
-        if answer["jobs"]:
-            output.emit(answer) if json else output.say(_submitted(answer["jobs"], parsable=parsable))
-    if wait:
+        if jobs := answer["jobs"]:
+            output.emit(answer) if options.json else output.say(_submitted(jobs, parsable=options.parsable))
+    if options.wait:
         sys.stdout.flush()
         raise typer.Exit(await_all(answer["jobs"], lambda number: _ask(scheduler, "job", job=number)))
 
