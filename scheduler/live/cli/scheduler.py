@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from drom.agent.cli.parameters import reader
+from drom.agent.cli.parameters import reader, with_options
 from drom.agent.control import keys
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError
@@ -30,87 +31,83 @@ UNREAD = 2
 """Answers that wait to be read by a user of another node: each may be a long page."""
 
 
-def scheduler(
-    state: Annotated[
-        Path,
-        typer.Option(
-            "--state",
-            metavar="DIR",
-            help="The folder of the queue.",
-            default_factory=default_state,
-            show_default="/var/lib/drom of root, or ~/.local/state/drom",
-        ),
-    ],
-    policy: Annotated[str, typer.Option(metavar="NAME|FILE", help="The policy, one of those of drom simulate.")] = "sd",
-    choices: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the policy.")
-    ] = None,
-    name: Annotated[str, typer.Option(help="The name of the cluster.")] = USUAL.name,
-    agents: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Address to listen on for agents of other nodes; needs keys."),
-    ] = None,
-    users: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address to listen on for users of other nodes; needs keys.")
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="ADDRESS:PORT", help="Address for Prometheus metrics; port 0: a free port.")
-    ] = None,
-    key_folder: Annotated[
-        Path | None,
-        typer.Option("--keys", metavar="DIR", help="The folder with the keys; default: that of `drom keys`."),
-    ] = None,
-    default_time: Annotated[
-        str, typer.Option(metavar="TIME", help="Time limit of jobs submitted without --time.")
-    ] = f"{USUAL.default_time}s",
-    max_time: Annotated[str, typer.Option(metavar="TIME", help="The longest time limit; default: no bound.")] = "",
-    silence: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="Silence after which an agent counts as gone.")
-    ] = USUAL.silence,
-    give_up: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0, help="Further time after which the jobs of its node are given up."),
-    ] = USUAL.give_up,
-    shrink_within: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0.1, help="Time within which a job must shrink to make room for another."),
-    ] = USUAL.shrink_within,
-    kill_wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time from SIGTERM to SIGKILL when a job is ended.")
-    ] = USUAL.kill_wait,
-    keep: Annotated[
-        int, typer.Option(metavar="DAYS", min=1, max=36500, help="Forget jobs this many days after their end.")
-    ] = round(USUAL.history / DAY),
-    keep_jobs: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="The most ended jobs to remember for each user; the oldest are forgotten."
-        ),
-    ] = USUAL.keep_jobs,
-    max_jobs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The most waiting and running jobs of a user.")
-    ] = USUAL.max_jobs,
-    max_running: Annotated[
-        int, typer.Option(metavar="N", min=0, help="The most jobs of a user that run at once; 0: any number.")
-    ] = USUAL.max_running,
-    max_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="The most space in the queue for a user's unfinished jobs.")
-    ] = f"{USUAL.max_bytes >> 20}M",
-    max_orders: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Orders per second that a user may give continuously.")
-    ] = USUAL.max_orders,
-    fair_share: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Order jobs by what their users have used, which counts half after so long, as 7d; unset: by arrival.",
-        ),
-    ] = "",
-    durable: Annotated[
-        bool,
-        typer.Option("--durable", help="Make every change survive a loss of power, not only the end of the process."),
-    ] = False,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """The options of `drom scheduler`."""
+
+    state: Path = typer.Option(
+        metavar="DIR",
+        help="The folder of the queue.",
+        default_factory=default_state,
+        show_default="/var/lib/drom of root, or ~/.local/state/drom",
+    )
+    policy: str = typer.Option("sd", metavar="NAME|FILE", help="The policy, one of those of drom simulate.")
+    choices: list[str] | None = typer.Option(None, "--set", metavar="NAME=VALUE", help="A parameter of the policy.")
+    name: str = typer.Option(USUAL.name, help="The name of the cluster.")
+    agents: str | None = typer.Option(
+        None, metavar="HOST:PORT", help="Address to listen on for agents of other nodes; needs keys."
+    )
+    users: str | None = typer.Option(
+        None, metavar="HOST:PORT", help="Address to listen on for users of other nodes; needs keys."
+    )
+    metrics: str | None = typer.Option(
+        None, metavar="ADDRESS:PORT", help="Address for Prometheus metrics; port 0: a free port."
+    )
+    key_folder: Path | None = typer.Option(
+        None, "--keys", metavar="DIR", help="The folder with the keys; default: that of `drom keys`."
+    )
+    default_time: str = typer.Option(
+        f"{USUAL.default_time}s", metavar="TIME", help="Time limit of jobs submitted without --time."
+    )
+    max_time: str = typer.Option("", metavar="TIME", help="The longest time limit; default: no bound.")
+    silence: float = typer.Option(
+        USUAL.silence, metavar="SECONDS", min=1, help="Silence after which an agent counts as gone."
+    )
+    give_up: float = typer.Option(
+        USUAL.give_up, metavar="SECONDS", min=0, help="Further time after which the jobs of its node are given up."
+    )
+    shrink_within: float = typer.Option(
+        USUAL.shrink_within,
+        metavar="SECONDS",
+        min=0.1,
+        help="Time within which a job must shrink to make room for another.",
+    )
+    kill_wait: float = typer.Option(
+        USUAL.kill_wait, metavar="SECONDS", min=0, help="Time from SIGTERM to SIGKILL when a job is ended."
+    )
+    keep: int = typer.Option(
+        round(USUAL.history / DAY), metavar="DAYS", min=1, max=36500, help="Forget jobs this many days after their end."
+    )
+    keep_jobs: int = typer.Option(
+        USUAL.keep_jobs,
+        metavar="N",
+        min=1,
+        help="The most ended jobs to remember for each user; the oldest are forgotten.",
+    )
+    max_jobs: int = typer.Option(
+        USUAL.max_jobs, metavar="N", min=1, help="The most waiting and running jobs of a user."
+    )
+    max_running: int = typer.Option(
+        USUAL.max_running, metavar="N", min=0, help="The most jobs of a user that run at once; 0: any number."
+    )
+    max_bytes: str = typer.Option(
+        f"{USUAL.max_bytes >> 20}M", metavar="SIZE", help="The most space in the queue for a user's unfinished jobs."
+    )
+    max_orders: int = typer.Option(
+        USUAL.max_orders, metavar="N", min=1, help="Orders per second that a user may give continuously."
+    )
+    fair_share: str = typer.Option(
+        "",
+        metavar="TIME",
+        help="Order jobs by what their users have used, which counts half after so long, as 7d; unset: by arrival.",
+    )
+    durable: bool = typer.Option(
+        False, "--durable", help="Make every change survive a loss of power, not only the end of the process."
+    )
+
+
+@with_options(SchedulerOptions)
+def scheduler(options: SchedulerOptions) -> None:
     """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
     from drom.scheduler.engine.compiler import announcement, load_policy
     from drom.scheduler.live.cluster.controller import check
@@ -118,40 +115,40 @@ def scheduler(
     from drom.scheduler.live.server.server import Server
 
     manager = ServiceManager(os.environ, os.getpid())
-    wanted = [*LIVE.get(policy, ()), *(choices or [])]
-    found = load_policy(policy, wanted)
+    found = load_policy(options.policy, [*LIVE.get(options.policy, ()), *(options.choices or [])])
     check(found)
     settings = Settings(
         operators=frozenset({0, os.geteuid()}),
-        name=name,
-        silence=silence,
-        give_up=give_up,
-        shrink_within=shrink_within,
-        kill_wait=kill_wait,
-        default_time=_given(parse_time, default_time),
-        max_time=_given(parse_time, max_time),
-        history=keep * DAY,
-        keep_jobs=keep_jobs,
-        max_jobs=max_jobs,
-        max_running=max_running,
-        max_bytes=_given(parse_memory, max_bytes),
-        max_orders=max_orders,
-        half_life=_given(parse_time, fair_share),
+        name=options.name,
+        silence=options.silence,
+        give_up=options.give_up,
+        shrink_within=options.shrink_within,
+        kill_wait=options.kill_wait,
+        default_time=_given(parse_time, options.default_time),
+        max_time=_given(parse_time, options.max_time),
+        history=options.keep * DAY,
+        keep_jobs=options.keep_jobs,
+        max_jobs=options.max_jobs,
+        max_running=options.max_running,
+        max_bytes=_given(parse_memory, options.max_bytes),
+        max_orders=options.max_orders,
+        half_life=_given(parse_time, options.fair_share),
     )
     log = Log()
     if words := announcement(found):
         log("compiling", text=words)
-    folder = key_folder or default_keys()
+    folder = options.key_folder or default_keys()
     gates = (
-        RemoteEndpoint(users, keys.load(folder), longest=LONGEST_REQUEST, unread=UNREAD, option="--users")
-        if users
+        RemoteEndpoint(options.users, keys.load(folder), longest=LONGEST_REQUEST, unread=UNREAD, option="--users")
+        if options.users
         else None,
-        gate_for_agents(agents, keys.load(folder)) if agents else None,
+        gate_for_agents(options.agents, keys.load(folder)) if options.agents else None,
     )
-    server = Server(state.absolute(), found, settings, log, durable=durable, gates=gates, begins=False)
-    stop = _serve_metrics(server, metrics, log) if metrics else lambda: None
+    state = options.state.absolute()
+    server = Server(state, found, settings, log, durable=options.durable, gates=gates, begins=False)
+    stop = _serve_metrics(server, options.metrics, log) if options.metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
-    about = {"state": state.absolute(), "policy": found.name, "pid": os.getpid(), **ports}
+    about = {"state": state, "policy": found.name, "pid": os.getpid(), **ports}
     try:
         server.run(lambda: log("ready", **about), manager)
     except LoopError as error:
