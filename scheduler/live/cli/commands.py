@@ -305,90 +305,76 @@ def _picture(text: str) -> Path:
     return Path(text)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """The options of `drom queue`."""
+
+    every: bool = typer.Option(False, "--all", help="Also list the last jobs that have ended.")
+    last: int | None = typer.Option(
+        None, min=1, max=100_000, help="How many of the last jobs: with --all, default 100; in a report, default all."
+    )
+    users: Sequence[str] | None = typer.Option(
+        None, "--user", "-u", metavar="NAME,...", help="Only jobs of these users.", parser=reader(parse_names)
+    )
+    mine: bool = typer.Option(False, "--me", help="Only one's own jobs.")
+    states: Sequence[str] | None = typer.Option(
+        None,
+        "--state",
+        "-t",
+        metavar="STATE,...",
+        help="Only jobs in these states, such as pending,failed.",
+        parser=reader(parse_states),
+    )
+    names: Sequence[str] | None = typer.Option(
+        None, "--name", "-n", metavar="NAME,...", help="Only jobs with these names.", parser=reader(parse_names)
+    )
+    limit: int | None = typer.Option(
+        None,
+        metavar="N",
+        min=0,
+        max=MOST_LISTED,
+        help="The most waiting and running jobs to list; 0: all. Default: 1000; with --json: all.",
+    )
+    watch: bool = typer.Option(False, "--watch", help="Repeat the list each second, until Ctrl-C.")
+    gantt: Path | None = typer.Option(
+        None, metavar="FILE", help="Draw the jobs on each node over time: .png, .svg, .pdf.", parser=reader(_picture)
+    )
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Write the jobs that have run to a folder as drom simulate does, for drom compare."
+    )
+    html: Path | None = typer.Option(
+        None, metavar="FILE", help="Write a report on the jobs that have run, with pictures, to one file."
+    )
+    json: AsJson = False
+
+
 @app.command()
-def queue(
-    scheduler: Where,
-    every: Annotated[bool, typer.Option("--all", help="Also list the last jobs that have ended.")] = False,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=100_000, help="How many of the last jobs: with --all, default 100; in a report, default all."
-        ),
-    ] = None,
-    users: Annotated[
-        Sequence[str] | None,
-        typer.Option("--user", "-u", metavar="NAME,...", help="Only jobs of these users.", parser=reader(parse_names)),
-    ] = None,
-    mine: Annotated[bool, typer.Option("--me", help="Only one's own jobs.")] = False,
-    states: Annotated[
-        Sequence[str] | None,
-        typer.Option(
-            "--state",
-            "-t",
-            metavar="STATE,...",
-            help="Only jobs in these states, such as pending,failed.",
-            parser=reader(parse_states),
-        ),
-    ] = None,
-    names: Annotated[
-        Sequence[str] | None,
-        typer.Option(
-            "--name", "-n", metavar="NAME,...", help="Only jobs with these names.", parser=reader(parse_names)
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            max=MOST_LISTED,
-            help="The most waiting and running jobs to list; 0: all. Default: 1000; with --json: all.",
-        ),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat the list each second, until Ctrl-C.")] = False,
-    gantt: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the jobs on each node over time: .png, .svg, .pdf.",
-            parser=reader(_picture),
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the jobs that have run to a folder as drom simulate does, for drom compare."
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a report on the jobs that have run, with pictures, to one file."),
-    ] = None,
-    json: AsJson = False,
-) -> None:
+@with_options(QueueOptions)
+def queue(scheduler: Where, options: QueueOptions) -> None:
     """List the waiting and running jobs: their nodes, times, and reasons for waiting."""
-    choice = JobFilter((*(users or ()), *((_our_name(),) if mine else ())), states or (), names or ())
-    every = every or choice.over
-    files = bool(gantt or out or html)
-    if files and (watch or json or any(choice)):
+    ours = (_our_name(),) if options.mine else ()
+    choice = JobFilter((*(options.users or ()), *ours), options.states or (), options.names or ())
+    every = options.every or choice.over
+    files = bool(options.gantt or options.out or options.html)
+    if files and (options.watch or options.json or any(choice)):
         raise typer.BadParameter(_FILES)
-    if last is not None and not (every or files):
+    if options.last is not None and not (every or files):
         raise typer.BadParameter("--last applies to jobs that have ended: add --all, --gantt, --html or --out.")
-    if gantt or html:
+    if options.gantt or options.html:
         figures.require()
     if files:
-        _tell_history(_ask(scheduler, "history", last=last or 100_000), gantt, out, html)
+        _tell_history(_ask(scheduler, "history", last=options.last or 100_000), options)
         return
-    if every and limit is not None:
+    if every and options.limit is not None:
         raise typer.BadParameter("--limit applies to waiting and running jobs: with --all, give --last.")
     if every:
-        wanted: dict[str, Any] = {"all": True, "last": last or 100}
+        wanted: dict[str, Any] = {"all": True, "last": options.last or 100}
     else:
-        first = (0 if json else FIRST) if limit is None else limit
+        first = (0 if options.json else FIRST) if options.limit is None else options.limit
         wanted = {"limit": first} if first else {}
     ask = partial(_queue, scheduler, choice, **wanted)
-    _print(ask(), tell := partial(tables.lines, choice), as_json=json, anew=watch)
-    while watch:
+    _print(ask(), tell := partial(tables.lines, choice), as_json=options.json, anew=options.watch)
+    while options.watch:
         output.pause(1)
         try:
             value = ask()
@@ -396,7 +382,7 @@ def queue(
             output.clear()
             typer.echo(str(error), err=True)
         else:
-            _print(value, tell, as_json=json, anew=True)
+            _print(value, tell, as_json=options.json, anew=True)
 
 
 FIRST = 1000
@@ -415,7 +401,7 @@ def _queue(where: str, choice: JobFilter, **fields: object) -> dict[str, Any]:
     return choice.of(_ask(where, "queue", **fields, **chosen))
 
 
-def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, html: Path | None) -> None:
+def _tell_history(told: dict[str, Any], options: QueueOptions) -> None:
     """Draw and write the history of the jobs that have run. Raises SchedulerError if none has."""
     from drom.scheduler.analysis import plots, report, results
     from drom.scheduler.live import accounting
@@ -423,18 +409,18 @@ def _tell_history(told: dict[str, Any], gantt: Path | None, out: Path | None, ht
     schedule = accounting.schedule_of(told)
     if not len(schedule.runs):
         raise SchedulerError("no job has run yet, so there is nothing to draw or to write: see drom queue.")
-    if gantt:
-        plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), gantt, "--gantt")
-        output.say(f"Drew {gantt}")
+    if options.gantt:
+        plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), options.gantt, "--gantt")
+        output.say(f"Drew {options.gantt}")
     with TemporaryDirectory(prefix="drom-queue-") as scratch:
-        folder = out or Path(scratch) / told["name"]
-        if out or html:
+        folder = options.out or Path(scratch) / told["name"]
+        if options.out or options.html:
             results.write_schedule(*accounting.account(told, schedule), folder)
-        if out:
-            output.say(f"Wrote {out}: compare it with drom compare")
-        if html:
-            report.write_report([folder], html)
-            output.say(f"Wrote {html}")
+        if options.out:
+            output.say(f"Wrote {options.out}: compare it with drom compare")
+        if options.html:
+            report.write_report([folder], options.html)
+            output.say(f"Wrote {options.html}")
 
 
 @app.command()
