@@ -27,7 +27,7 @@ DOOR_PATH_MAX = 107
 SOCKETS = ("door", "control", "signals")
 _MARK = b"drom agent\n"
 """The text after the agent's pid in the lock, which identifies an agent's directory."""
-_LEFT = frozenset({"lock", "events", "events.1", "freeze", "mail", "scripts", "steps", "steward", *SOCKETS})
+_LEFT = frozenset({"lock", "events", "events.1", "freeze", *SOCKETS})
 """Files that earlier agents may have left, without a registry, beside a lock that contains their pid alone."""
 _LOCK_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -147,6 +147,16 @@ class TestPrepare:
             path: (about.st_ino, about.st_mtime_ns, about.st_mode) for path, about in before.items()
         }
 
+    def test_a_mail_folder_is_not_an_agents(self, tmp_path: Path) -> None:
+        """Numbered messages and a number in a lock: an agent would remove the messages as mailboxes."""
+        (tmp_path / "lock").write_text("123\n", encoding="utf-8")
+        (tmp_path / "mail").mkdir()
+        (tmp_path / "mail" / "1").write_text("Dear", encoding="utf-8")
+
+        with pytest.raises(RuntimeDirError, match=r"^/.* holds files that are not an agent's: choose a new .*\.$"):
+            create_and_lock(tmp_path)
+        assert (tmp_path / "mail" / "1").read_text(encoding="utf-8") == "Dear"
+
     @pytest.mark.parametrize(
         "files",
         [
