@@ -11,7 +11,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster chaos-cluster wheel docs lint demo demo-cluster bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster wheel docs lint demo demo-cluster bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ test-vm: $(READY) ## run the tests that boot virtual machines
 
 test-cluster: $(READY) ## run the tests on clusters of namespaces, as root
 	$(PYTEST) -m cluster tests/cluster
+
+test-slurm: $(READY) ## run the tests with a real Slurm of Debian's packages, as root
+	@scripts/slurm.sh
+	$(PYTEST) -m slurm tests/slurm
 
 chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root; KILLS (500) and SEED may be set
 	$(VENV)/bin/python -m tests.cluster --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))

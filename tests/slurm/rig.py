@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Slurm with one node of this machine's first two CPUs, which it divides by cores, and an agent on the node.
+
+Everything runs on machines of namespaces: munged, slurmctld on a head, slurmd and the agent on the node. Slurm's
+cpusets are real. Set up from Debian's packages, and removed without trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from drom.agent.control import client
+from drom.agent.ipc import cpu_locks
+from drom.agent.system import python_command
+from drom.agent.testbed.agent_process import clean_environment
+from drom.scheduler.testbed.namespaces import Network, Process, why_not
+
+from dromlib import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+HEAD, NODE = "head", "n1"
+TOOLS = ("munged", "slurmctld", "slurmd", "srun")
+CGROUPS = Path("/sys/fs/cgroup")
+GROUP = f"slurm_{NODE}"
+"""The name of Slurm's control group of the node in each hierarchy of version 1."""
+SECONDS = 60.0
+CONFIGURATION = """\
+ClusterName=drom
+SlurmctldHost={head}({address})
+SlurmctldPort=26817
+SlurmUser=slurm
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/state/slurmctld.pid
+SlurmdPidFile={folder}/spool/slurmd.pid
+SlurmctldLogFile={folder}/log/slurmctld
+SlurmdLogFile={folder}/log/slurmd
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/affinity,task/cgroup
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=bf_interval=1,sched_min_interval=0
+MailProg=/bin/true
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+KillWait=3
+PlugStackConfig=/dev/null
+NodeName={node} NodeHostname={node} NodeAddr={node_address} Port=26818 CPUs=2 Sockets=1 CoresPerSocket=2 RealMemory=100
+PartitionName=divided Nodes={node} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+PartitionName=shared Nodes={node} MaxTime=INFINITE State=UP OverSubscribe=FORCE:2
+"""
+CONSTRAINTS = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainCores=yes\nConstrainRAMSpace=no\n"
+
+
+def reason_to_skip() -> str:
+    """Return why there can be no Slurm here, as a sentence; empty if there can."""
+    if why := why_not():
+        return why
+    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        return f"needs {', '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge."
+    if not os.access(CGROUPS / "cpuset", os.W_OK):
+        return "needs the cpuset controller of cgroup version 1."
+    return "" if {0, 1} <= os.sched_getaffinity(0) else "needs CPUs 0 and 1."
+
+
+class Slurm:
+    """The cluster, up while this is entered. `folder` is readable by all users."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stack = contextlib.ExitStack()
+        self._network = Network(folder, (HEAD, NODE))
+        self._environment = clean_environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.agent: Process
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        for group in sorted(CGROUPS.glob(f"*/{GROUP}/**/"), key=lambda path: -len(path.parts)):
+            self.await_true(lambda group=group: _removed(group), f"{group} to be empty")
+
+    def _start(self) -> None:
+        for name in ("munge", "state", "spool", "log", "agent", "claims", "work"):
+            (self.folder / name).mkdir()
+        for name in ("state", "log"):
+            shutil.chown(self.folder / name, "slurm")
+        self._write_configuration()
+        self._start_munged()
+        self._stack.enter_context(self._network)
+        node = self._network[NODE]
+        node.do("mount", "-t", "tmpfs", "tmpfs", "/run")
+        self._run(HEAD, "slurmctld", "-D", "-f", str(self.folder / "slurm.conf"))
+        self._run(NODE, "slurmd", "-D", "-N", NODE, "-f", str(self.folder / "slurm.conf"))
+        self.start_agent()
+        self.await_true(lambda: set(self.ask_slurm("sinfo", "-h", "-o", "%t").split()) == {"idle"}, "an idle node")
+
+    def _write_configuration(self) -> None:
+        about = {"head": HEAD, "node": NODE, "address": "10.99.0.1", "node_address": "10.99.0.2"}
+        text = CONFIGURATION.format(folder=self.folder, **about)
+        (self.folder / "slurm.conf").write_text(text, encoding="utf-8")
+        (self.folder / "cgroup.conf").write_text(CONSTRAINTS, encoding="utf-8")
+
+    def _start_munged(self) -> None:
+        folder = self.folder / "munge"
+        (folder / "key").write_bytes(os.urandom(1024))
+        (folder / "key").chmod(0o400)
+        files = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
+        words = ["munged", "--foreground", "--force", f"--socket={folder / 'socket'}", *files]
+        munged = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        self._stack.callback(munged.wait)
+        self._stack.callback(munged.terminate)
+        self.await_true((folder / "socket").exists, "munged")
+
+    def start_agent(self) -> None:
+        """Start the agent of the node, and wait until it is ready."""
+        ready = self.log("agent").count(" event=ready ")
+        words = python_command.drom("agent", "--runtime-dir", str(self.folder / "agent" / "run"), "--grace", "0.5")
+        claims = {cpu_locks.VARIABLE: str(self.folder / "claims"), "NUMBA_DISABLE_JIT": "1"}
+        self.agent = self._run(NODE, *words, name="agent", **claims)
+        self.await_true(lambda: self.log("agent").count(" event=ready ") > ready, "the agent")
+
+    def _run(self, machine: str, *words: str, name: str = "", **more: str) -> Process:
+        log = self.folder / "log" / f"{name or words[0]}.out"
+        process = Process(self._network[machine], words, log, self._environment | more)
+        self._stack.callback(_end, process)
+        return process
+
+    def log(self, name: str) -> str:
+        """Return what a program has written to its output."""
+        log = self.folder / "log" / f"{name}.out"
+        return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
+    # --- users ---
+
+    def ask_slurm(self, *words: str) -> str:
+        """Run a command of Slurm on the head and return its output; again while slurmctld does not answer."""
+        command = self._network[HEAD].within(*words)
+
+        def done() -> subprocess.CompletedProcess[str] | None:
+            ran = subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, timeout=SECONDS, check=False, cwd="/"
+            )
+            return None if ran.returncode else ran
+
+        return self.await_true(done, " ".join(words)).stdout
+
+    def start(self, name: str, partition: str = "divided", cpus: int = 1) -> None:
+        """Start a job of this name that sleeps below `srun drom run`, in the background."""
+        options = ["-p", partition, "-J", name, "-n1", f"-c{cpus}", "--chdir", str(self.folder / "work")]
+        run = [str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--job", name, "--"]
+        self._run(HEAD, "srun", *options, *run, "sleep", "1000", name=f"srun-{name}")
+
+    def cancel(self, *names: str) -> None:
+        """Cancel jobs, and wait until Slurm and the agent have them no more."""
+        for name in names:
+            self.ask_slurm("scancel", "--name", name)
+        jobs = lambda: {*self.ask_slurm("squeue", "-h", "-o", "%j").split(), *self.tasks()}  # noqa: E731
+        self.await_true(lambda: not jobs() & {*names}, f"the end of {names}")
+
+    def tasks(self) -> dict[str, str]:
+        """Return the CPUs that each job has been granted, has applied and holds; none while these differ."""
+        rows = self._order("ps")["tasks"]
+        return {
+            row["job"]: row["granted"] if len({row["granted"], row["applied"], row["held"]}) == 1 else ""
+            for row in rows
+        }
+
+    def _order(self, name: str) -> Any:
+        return client.order(self._within(self.folder / "agent" / "run"), name)
+
+    def _within(self, path: Path) -> Path:
+        """Return a path of the node as it is seen from here."""
+        return Path(f"/proc/{self._network[NODE].first}/root{path}")
+
+    def cpus_of_slurm(self) -> dict[str, str]:
+        """Return the cpuset that Slurm has given each job on the node, by the job's name."""
+        rows = [line.split() for line in self.ask_slurm("squeue", "-h", "-t", "R", "-o", "%i %j").splitlines()]
+        group = CGROUPS / "cpuset" / GROUP
+        return {name: (group / f"uid_0/job_{number}/cpuset.cpus").read_text().strip() for number, name in rows}
+
+    def await_true(self, look: Callable[[], T | None], what: str) -> T:
+        """Look until something is true, and return it."""
+        deadline = time.monotonic() + SECONDS
+        while not (found := look()):
+            logs = "\n".join(self.log(name)[-1500:] for name in ("agent", "slurmd", "slurmctld"))
+            assert time.monotonic() < deadline, f"{what}: not within {SECONDS:g} s\n{logs}"
+            time.sleep(0.01)
+        return found
+
+
+def _removed(group: Path) -> bool:
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+def _end(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.end(signal.SIGKILL)
