@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -103,7 +104,7 @@ class Slurm:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
         for group in sorted(CGROUPS.glob(f"*/{GROUP}/**/"), key=lambda path: -len(path.parts)):
-            self.await_true(lambda group=group: _removed(group), f"{group} to be empty")
+            self.await_true(partial(_removed, group), f"{group} to be empty")
 
     def _start(self) -> None:
         for name in ("munge", "state", "spool", "log", "agent", "claims", "work"):
@@ -180,8 +181,11 @@ class Slurm:
         """Cancel jobs, and wait until Slurm and the agent have them no more."""
         for name in names:
             self.ask_slurm("scancel", "--name", name)
-        jobs = lambda: {*self.ask_slurm("squeue", "-h", "-o", "%j").split(), *self.tasks()}  # noqa: E731
-        self.await_true(lambda: not jobs() & {*names}, f"the end of {names}")
+        self.await_true(lambda: not self._jobs() & {*names}, f"the end of {names}")
+
+    def _jobs(self) -> set[str]:
+        """Return the names of the jobs that Slurm or the agent has."""
+        return {*self.ask_slurm("squeue", "-h", "-o", "%j").split(), *self.tasks()}
 
     def tasks(self) -> dict[str, str]:
         """Return the CPUs that each job has been granted, has applied and holds; none while these differ."""
