@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from drom.agent.daemon.registrar import Registrar
     from drom.agent.daemon.registration_server import RegistrationServer
     from drom.agent.daemon.settings import Settings
-    from drom.agent.execution.executor import NoScheduler
+    from drom.agent.execution.no_scheduler import NoScheduler
     from drom.agent.ipc.mailboxes import Mailboxes
     from drom.agent.ipc.registry import Registry
     from drom.agent.model.jobs import Task

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from drom.agent.errors import Refused
 from drom.agent.execution import launch, protocol, spool
 from drom.agent.execution.connection import SchedulerConnection
+from drom.agent.execution.no_scheduler import NoScheduler
 from drom.agent.execution.remote_steps import RemoteSteps
 from drom.agent.execution.supervisor import PATIENCE, Attempt, StepSupervisor, send_signal
 from drom.agent.model.jobs import Reservation
@@ -53,36 +54,6 @@ class Membership:
     resources: dict[str, int]
     features: tuple[str, ...] = ()
     own: Keys | None = None
-
-
-class NoScheduler:
-    """The executor of a node without a scheduler."""
-
-    live_jobs = 0
-
-    def reservations(self) -> list[Reservation]:
-        """Return an empty list: nothing is reserved."""
-        return []
-
-    def open(self) -> None:
-        """Do nothing: there is no scheduler to connect to."""
-
-    def run(self, now: float) -> None:
-        """Do nothing."""
-
-    def next_due(self) -> float | None:
-        """Return None: there is nothing to do."""
-        return None
-
-    def rates_measured(self, samples: Iterable[RateSample]) -> None:
-        """Record measurements of jobs."""
-
-    def reaps(self, _task: Task) -> bool:
-        """Return whether the executor ends the processes that remain of a task after its first process has ended."""
-        return False
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class JobExecutor(NoScheduler):
