@@ -38,8 +38,8 @@ def place_all(
 
     If there are very many tasks, those of jobs that do not have to move stay and are left out, if possible.
     """
-    outside = plan.cores.all
-    for name in counts:
+    outside = plan.cores.all if plan.fenced.members() else 0
+    for name in counts if outside else ():
         outside &= ~plan.fence(plan.jobs[name])
     if _are_many(plan, counts):
         masks = _place_ranks(plan, _mobile_ranks(plan, counts, pins, others), outside)

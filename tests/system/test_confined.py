@@ -100,3 +100,18 @@ def test_an_agent_that_takes_over_knows_what_programs_may_use(
         start.start(*agent.run("--job", "c", "--", "sleep", "1000"))
         agent.await_tasks(b="1", c="0")
         assert "bind_failed" not in agent.log
+
+
+def test_a_program_that_is_attached_later_gets_what_it_may_use(
+    tmp_path: Path, cpuset: Callable[[str], Path], start: Programs
+) -> None:
+    """The preview says what the order then does."""
+    group = cpuset("1")
+    program = start.start("sh", "-c", f"echo $$ > {group}/cgroup.procs && exec sleep 1000")
+    wait_until(lambda: affinity(program.pid) == "1", lambda: affinity(program.pid))
+    with start_agent(tmp_path, "--topology", "pack:2 core:1") as agent:
+        words = ("attach", program.pid, "--job", "a")
+        assert "1" in agent.cli(*map(str, words), "--dry-run", "--json").stdout.partition('"to": ')[2][:4]
+        assert agent.cli(*map(str, words)).returncode == 0
+        agent.await_tasks(a="1")
+        assert agent.cli("release", "a").returncode == 0
