@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import psutil
+import typer
+from drom.agent.cli import commands
+from drom.agent.config import sources as config
 from drom.agent.config.sources import Sources
 from drom.agent.control import client
 from drom.agent.daemon import startup
@@ -377,6 +380,13 @@ def drom(*words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=env)
 
 
+def _parse_options(words: list[str], environ: dict[str, str]) -> tuple[Options, Sources]:
+    """Return what `drom agent` with these words and this environment passes to the process that it becomes."""
+    context = typer.main.get_group(commands.agent_app).commands["agent"].make_context("agent", words)
+    sources = commands._sources(context.params)
+    return config.options_of(sources.load(environ)), sources
+
+
 def launch_agent(
     runtime_dir: Path,
     *options: str | Path,
@@ -393,20 +403,25 @@ def launch_agent(
     It claims CPUs apart from all others unless they are given the same `claims_dir`. The kernel runs as plain Python,
     which gives the same answers and starts without numba, unless `compiled`. `limit` is the number of descriptors it
     may open. It runs `within` a command that is given its own. Where all options are `served` at once, the command line
-    that would check them is left out.
+    that would check them is left out. An agent that is to become ready as it is gets what the command line makes of
+    `options` in this process, which saves starting Python twice; any other is started by `drom agent`.
     """
-    command = [sys.executable, "-m", "drom", "agent", "--runtime-dir", *map(str, (runtime_dir, *options))]
-    described = [startup.describe(served, Sources())] if served else []
-    if described:
-        command[3:] = [SERVE, str(described[0]), "--runtime-dir", str(runtime_dir)]
-    if limit:
-        command = ["prlimit", f"--nofile={limit}:{limit}", *command]
-    command = [*within, *command]
     log_file = log_file or runtime_dir.with_name(runtime_dir.name + ".log")
     claims_dir = claims_dir or runtime_dir.with_name(runtime_dir.name + ".claims")
     claims_dir.mkdir(exist_ok=True)
     settings = {cpu_locks.VARIABLE: str(claims_dir)} | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
-    started = AgentProcess(command, log_file, environment(**settings), pass_fds=described)
+    environ = environment(**settings)
+    words = ["--runtime-dir", *map(str, (runtime_dir, *options))]
+    command = [sys.executable, "-m", "drom", "agent", *words]
+    described = []
+    if served or (ready and not within and not limit):
+        parsed = (served, Sources()) if served else _parse_options(words, environ)
+        described = [startup.describe(*parsed)]
+        command[3:] = [SERVE, str(described[0]), "--runtime-dir", str(runtime_dir)]
+    if limit:
+        command = ["prlimit", f"--nofile={limit}:{limit}", *command]
+    command = [*within, *command]
+    started = AgentProcess(command, log_file, environ, pass_fds=described)
     for descriptor in described:
         os.close(descriptor)
     agent = Agent(runtime_dir, log_file, started.process, started.log_from)
