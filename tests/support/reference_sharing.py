@@ -6,13 +6,14 @@ All jobs are malleable. Parameters that are not named have their defaults, but t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.support.reference_schedules import Job
 
@@ -156,14 +157,19 @@ class Pass:
 
     def earliest(self, job: Job) -> int:
         """Return the first time at which a job fits."""
+        taken = functools.cache(self.taken)
         moments = {self.now, *(hold.end for hold in self.holds if hold.end > self.now)}
-        return min(moment for moment in moments if self.fits(job, moment))
+        return next(moment for moment in sorted(moments) if self.fits(job, moment, taken))
 
-    def fits(self, job: Job, begin: int) -> bool:
+    def fits(self, job: Job, begin: int, taken: Callable[[int], int]) -> bool:
         """Return whether a job could have its nodes from a time on for as long as it asks."""
-        moments = {begin, *(hold.begin for hold in self.holds if begin < hold.begin < begin + job.requested)}
-        taken = (sum(one.nodes for one in self.holds if one.begin <= at < one.end) for at in moments)
-        return all(self.rules.nodes - nodes >= job.nodes for nodes in taken)
+        most = self.rules.nodes - job.nodes
+        later = (hold.begin for hold in self.holds if begin < hold.begin < begin + job.requested)
+        return taken(begin) <= most and all(taken(at) <= most for at in later)
+
+    def taken(self, at: int) -> int:
+        """Return how many nodes are held at a time."""
+        return sum([one.nodes for one in self.holds if one.begin <= at < one.end])
 
     def stretched(self, length: int) -> int:
         """Return how long a guest takes."""
