@@ -258,6 +258,7 @@ class TestCommand:
         told, _ = drom(
             *("simulate", log, "--nodes", "64", "--policy", "equipartition", "--adaptive", "maximum=inf"),
             *("--json", "--out", tmp_path),
+            compiled=False,
         )
         texts = (told, (tmp_path / "summary.json").read_text(encoding="utf-8"))
         values = [json.loads(text, parse_constant=pytest.fail) for text in texts]
@@ -277,7 +278,9 @@ class TestCommand:
 
     def test_explain(self, log: Path) -> None:
         """A job's range, its first share and how often it shrank; nothing about nodes, which are not known."""
-        told, _ = drom("simulate", log, "--nodes", "64", "--policy", "equipartition", "--explain", "100")
+        told, _ = drom(
+            "simulate", log, "--nodes", "64", "--policy", "equipartition", "--explain", "100", compiled=False
+        )
 
         assert "processors, started with" in told
         assert "stayed free" not in told
