@@ -72,7 +72,7 @@ def _cache() -> Path:
 
 
 def _compile(command: Sequence[str], name: str, program: Path) -> None:
-    """Run the compiler in a scratch folder beside `program`, so that nobody sees half a program."""
+    """Run the compiler in a scratch folder beside `program`, so that no process sees half a program."""
     import tempfile
 
     try:

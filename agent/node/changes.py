@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which jobs or tasks have changed, told to whoever keeps something about them; and those that satisfy a condition.
+"""Which jobs or tasks have changed, for parts that keep something about them; and those that satisfy a condition.
 
 A search over all jobs and tasks of a node at each event would cost more than the event.
 """

@@ -36,20 +36,20 @@ class Outbox:
         return bool(self.jobs or self.nodes or self.entries)
 
     def save(self, job: Job) -> None:
-        """Have a job stored."""
+        """Store a job."""
         self.jobs[job.number] = job
 
     def record(self, job: Job, now: float, what: str, **detail: Any) -> None:  # noqa: ANN401 - JSON values
-        """Have a job stored, with an entry for its history: the event `what` happened at `now`."""
+        """Store a job, with an entry for its history: the event `what` happened at `now`."""
         self.save(job)
         self.entries.append(Entry(job.number, now, what, detail))
 
     def send(self, node: str, message: say.ToAgent) -> None:
-        """Have a message sent to a node."""
+        """Send a message to a node."""
         self.messages.append((node, message))
 
     def warn(self, event: str, **fields: object) -> None:
-        """Have an event logged."""
+        """Log an event."""
         self.warnings.append((event, fields))
 
     def clear(self) -> None:
