@@ -109,7 +109,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass(slots=True)
 class _Client:
-    """A client connected at `since` (CLOCK_MONOTONIC); `waits`: its answer is being computed."""
+    """A client that connected, or whose answer is ready, at `since` (CLOCK_MONOTONIC).
+
+    `waits`: its answer is being computed.
+    """
 
     since: float
     waits: bool = False
@@ -143,6 +146,7 @@ class _Server(socketserver.ThreadingTCPServer):
         try:
             yield
         finally:
+            client.since = time.monotonic()  # from now on it is the client that takes its time
             client.waits = False
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -192,7 +196,8 @@ class _Server(socketserver.ThreadingTCPServer):
         if self._places >= 2 * MOST_AT_ONCE:  # threads of disconnected clients have not ended yet
             return False
         if len(self._clients) >= MOST_AT_ONCE:
-            slow = next((at for at, client in self._clients.items() if not client.waits), None)
+            idle = [at for at, client in self._clients.items() if not client.waits]
+            slow = min(idle, key=lambda at: self._clients[at].since, default=None)
             if slow is None or time.monotonic() - self._clients[slow].since < HURRY:
                 return False
             self._send_away(slow)
