@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks in ``/proc`` whether a running process may be attached, and gives the reason if not.
 
-All is read after a pidfd was opened, which psutil has not, so that it is true of that process.
+Everything is read after a pidfd is opened, so that it applies to that process; psutil opens none.
 """
 
 from __future__ import annotations

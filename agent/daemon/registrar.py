@@ -77,12 +77,13 @@ class Registrar:
             self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             return Unmanaged(reason)
         arrives = task is None and self._node.grants.find(peer.identity.pid, peer.identity.start_time) is None
-        if arrives and (fence := self._fence_of(peer.identity.pid)) and not self._node.cores.inside(fence):
+        fence = self._fence_of(peer.identity.pid) if arrives else 0
+        if fence and not self._node.cores.inside(fence):
             reason = f"the kernel lets it use {cpu_names(fence)}, which make up no core that is managed here."
             self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             return Unmanaged(reason)
         if task is None:
-            task = self._arrive(request, peer, above)
+            task = self._arrive(request, peer, above, fence)
         if task.started:
             return self._answer(task, Registrant(request.kind, peer.identity, peer.uid), arrives=arrives)
         if self._observes:
@@ -107,15 +108,15 @@ class Registrar:
         self._user_event(peer.uid, "joined", job=above.job, pid=peer.identity.pid, uid=peer.uid)
         return above
 
-    def _arrive(self, request: registration.Request, peer: proc.Peer, above: Task | None) -> Task:
+    def _arrive(self, request: registration.Request, peer: proc.Peer, above: Task | None, fence: int) -> Task:
         who = peer.identity
         known = self._node.grants.find(who.pid, who.start_time)
         if known:
             return known
         before = proc.thread_masks([who.pid]).get(who.pid, 0)
         arrival = request.arrival(who.pid, who.start_time, peer.uid, before, proc.command(who.pid))
-        if above and request.kind == "launch":
-            arrival = replace(arrival, within=first_process(above))
+        within = first_process(above) if above and request.kind == "launch" else None
+        arrival = replace(arrival, within=within, fence=fence)
         task = self.register_task(arrival, os.dup(peer.pidfd))
         if request.kind == "attach" and task.started and self._actuator.binds:
             self._actuator.bind_threads({task.slot: task.granted})
@@ -132,7 +133,6 @@ class Registrar:
             self._quotas.admit_task(arrival.uid, has)
             number = self._mailboxes.make(arrival.uid, self._node.grants.next_slot)
             undo.callback(self._mailboxes.remove, number)
-            arrival = replace(arrival, fence=self._fence_of(arrival.pid))
             task, actions = self._node.arrive(arrival, time.monotonic())
             if first_process(task) != (who := proc.Identity(arrival.pid, arrival.start_time)):
                 self._user_event(arrival.uid, "joined", job=task.job, pid=who.pid, uid=arrival.uid)

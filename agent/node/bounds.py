@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
-    """Return the least and the most cores of each task of the job that arrives with this one, or raise `Refused`."""
+    """Return the least and the most cores of each task of the job that arrives with this one, or raise `Refused`.
+
+    The arrival's fence consists of whole cores.
+    """
     cores, rules, size = plan.cores, plan.rules, max(1, arrival.size)
-    fence = cores.inside(arrival.fence) if arrival.fence else cores.all
-    if not fence:
-        raise Refused("the kernel confines it to CPUs that make up no core of this node: it can run only unmanaged.")
+    fence = arrival.fence or cores.all
     total, wide = cores.count(fence), cores.widest
     can = min(total, rules.most(arrival.job_class, cores, layouts.most(arrival.layout, cores.sizes)))
     now = min(can, cores.count(plan.usable & fence) or can)

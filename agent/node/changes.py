@@ -15,7 +15,7 @@ K = TypeVar("K")
 
 
 class Changes(Generic[K]):
-    """Tells each of its readers the keys that have changed."""
+    """Records, for each of its readers, the keys that have changed."""
 
     def __init__(self) -> None:
         self._readers: list[set[K]] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.node.areas import areas
 from drom.agent.placement.layout_search import place_layouts
-from drom.agent.placement.ranks import Key, NoPlacement, RankRequest
+from drom.agent.placement.ranks import Key, NoPlacement, RankRequest, fixed_cpus
 from drom.agent.placement.reachable import place, place_in_place
 from drom.agent.policy import fair_share
 
@@ -117,8 +117,7 @@ def _all_ranks(plan: Plan, counts: Mapping[str, int], pins: Mapping[Key, int]) -
 
 def _and_avoided(plan: Plan, seats: list[RankRequest], outside: int = 0) -> list[RankRequest]:
     """Return the seats, and one more on the cores avoided or `outside` that no fixed seat is on, if there are any."""
-    taken = functools.reduce(operator.or_, (seat.fixed for seat in seats), 0)
-    rest = (plan.avoided | outside) & ~plan.cores.whole(taken)
+    rest = (plan.avoided | outside) & ~plan.cores.whole(fixed_cpus(seats))
     return [*seats, RankRequest(AVOIDED, plan.cores.count(rest), fixed=rest)] if rest else seats
 
 

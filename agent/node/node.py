@@ -86,8 +86,8 @@ class Node:
             return known, []
         if arrival.layout == layouts.ANY:
             arrival = replace(arrival, layout=self.plan.layout)
-        if self._fence(arrival):  # where others may have these CPUs too there is only one way to share them
-            arrival = replace(arrival, layout=replace(arrival.layout, strict=False))
+        if arrival.fence:
+            arrival = self._fenced(arrival)
         if arrival.attached:
             self.grants.refuse_when_frozen()
         slot = self.grants.next_slot
@@ -111,14 +111,27 @@ class Node:
         """Return the arriving job of which this task is a further rank; None if there is none."""
         for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
             same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
-            if same and job.fence == self._fence(arrival) and job.ranks.get(arrival.rank, ...) is None:
+            if same and job.fence == arrival.fence and job.ranks.get(arrival.rank, ...) is None:
                 return job
         return None
 
-    def _fence(self, arrival: Arrival) -> int:
-        """Return the whole cores to which the kernel confines a task; 0 if it may have any."""
-        fence = self.cores.inside(arrival.fence)
-        return 0 if fence == self.cores.all else fence
+    def _fenced(self, arrival: Arrival) -> Arrival:
+        """Return the arrival with its fence by whole cores. Its layout becomes best effort if others are outside.
+
+        Raises `Refused` if there is no whole core in the fence.
+        """
+        if not self.cores.inside(arrival.fence):
+            raise Refused(
+                "the kernel confines it to CPUs that make up no core of this node: it can run only unmanaged."
+            )
+        fence = self._whole_fence(arrival.fence)
+        layout = replace(arrival.layout, strict=False) if fence else arrival.layout
+        return replace(arrival, fence=fence, layout=layout)
+
+    def _whole_fence(self, cpus: int) -> int:
+        """Return the whole cores among these CPUs; 0 if these are all cores, or there is none."""
+        inside = self.cores.inside(cpus) if cpus else 0
+        return 0 if inside == self.cores.all else inside
 
     def _new_job(self, arrival: Arrival, now: float) -> Job:
         size = max(1, arrival.size)
@@ -137,7 +150,7 @@ class Node:
             layout=arrival.layout,
             memory=arrival.memory,
             complete_by=now + self.complete_within if size > 1 else None,
-            fence=self._fence(arrival),
+            fence=arrival.fence,
         )
         self.jobs[job.name] = job
         return job
@@ -340,7 +353,7 @@ class Node:
         pins = {}
         for task, described in tasks:
             job = self.jobs.setdefault(described.name, described)
-            job.fence = self._fence(task.arrival)
+            job.fence = self._whole_fence(task.arrival.fence)
             job.ranks[task.rank] = task
             self.grants.adopt(task)
             self._reports.mark(task.slot)

@@ -38,7 +38,7 @@ class Plan:
     `usable` are the CPUs, by whole cores, that may be handed out; jobs that may not move, or would fall below their
     minimum, stay on others. A job with a place elsewhere never stays on cores that are `lost`. `gone` are CPUs that do
     not exist any more: a core is handed out with its remaining ones. `busy` are CPUs that only the load of unmanaged
-    programs keeps from being `usable`. `changes` tells the names of jobs of which anything may have changed that
+    programs keeps from being `usable`. `changes` records the names of jobs of which anything may have changed that
     their tasks do not record themselves. `timed`, `restless`, `laid_out` and `fenced` are the jobs that have times,
     that are not settled, that requested a layout, and that have a fence. `memory` is the memory of the node (bytes),
     0 if unknown; `layout` is the layout of jobs that request none. `arrivals` counts the jobs that have arrived.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from drom.agent.placement.ranks import NoPlacement
+from drom.agent.placement.ranks import NoPlacement, fixed_cpus
 from drom.agent.text import counted, cpu_names
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ def fences_differ(seats: Sequence[RankRequest], cores: Cores) -> bool:
     """Return whether a rank that may move may not have every core that the fixed ones leave."""
     if not any(seat.fence for seat in seats):
         return False
-    left = _left(seats, cores)
+    left = cores.all & ~cores.whole(fixed_cpus(seats))
     return any(left & ~seat.fence for seat in seats if seat.fence and not seat.fixed)
 
 
 def place_in_fences(seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int] | NoPlacement:
     """Return masks inside the fences of the ranks, near to today's, or why there are none."""
-    left = _left(seats, cores)
+    left = cores.all & ~cores.whole(fixed_cpus(seats))
     movers = [seat for seat in seats if not seat.fixed]
     may = {seat.key: set(cores.numbers(left & (seat.fence or left))) for seat in movers}
     got: dict[Key, list[int]] = {}
@@ -48,14 +48,6 @@ def place_in_fences(seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int
                 return _too_many([one for one in movers if one.key in reached], cores)
     masks = {seat.key: sum(cores.masks[core] for core in got[seat.key]) for seat in movers}
     return masks | {seat.key: seat.fixed for seat in seats if seat.fixed}
-
-
-def _left(seats: Sequence[RankRequest], cores: Cores) -> int:
-    """Return the CPUs of the cores that no fixed rank has."""
-    taken = 0
-    for seat in seats:
-        taken |= cores.whole(seat.fixed)
-    return cores.all & ~taken
 
 
 def _extend(start: Key, may: Mapping[Key, set[int]], got: dict[Key, list[int]], holder: dict[int, Key]) -> set[Key]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from drom.agent.model import layouts
-from drom.agent.placement.ranks import NoPlacement
+from drom.agent.placement.ranks import NoPlacement, fixed_cpus
 from drom.agent.text import counted
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def place_layouts(
     groups = _groups(seats, cores)
     if not groups:
         return {}
-    room = [size - taken for size, taken in zip(cores.sizes, _amounts(_fixed(seats), cores), strict=True)]
+    room = [size - taken for size, taken in zip(cores.sizes, _amounts(fixed_cpus(seats), cores), strict=True)]
     held = 0
     for seat in seats:
         held |= seat.now
-    free = [size - taken for size, taken in zip(cores.sizes, _amounts(held | _fixed(seats), cores), strict=True)]
+    free = [size - taken for size, taken in zip(cores.sizes, _amounts(held | fixed_cpus(seats), cores), strict=True)]
     strict = sorted((g for g in groups if g.must(cores.sizes)), key=lambda g: (g.is_new, -g.count))
     board = _SocketRoom(cores, room, free)
     if failed := board.settle(strict):
@@ -113,13 +113,6 @@ def _groups(seats: Sequence[RankRequest], cores: Cores) -> list[Group]:
         group.seats.append(seat)
         group.now = [a + b for a, b in zip(group.now, _amounts(seat.now, cores), strict=True)]
     return list(groups.values())
-
-
-def _fixed(seats: Sequence[RankRequest]) -> int:
-    mask = 0
-    for seat in seats:
-        mask |= seat.fixed
-    return mask
 
 
 def _amounts(mask: int, cores: Cores) -> Amounts:
@@ -265,7 +258,7 @@ class _CorePicker:
     def __init__(self, groups: Sequence[Group], seats: Sequence[RankRequest], cores: Cores) -> None:
         self.cores = cores
         self.got: dict[Key, list[int]] = {seat.key: [] for group in groups for seat in group.seats}
-        self._taken = set(cores.numbers(_fixed(seats)))
+        self._taken = set(cores.numbers(fixed_cpus(seats)))
         self._surplus: dict[int, bool] = {}
         for seat in seats:
             mine = cores.numbers(seat.now)

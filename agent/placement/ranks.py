@@ -36,6 +36,14 @@ class RankRequest:
         return self.target or self.held
 
 
+def fixed_cpus(ranks: Sequence[RankRequest]) -> int:
+    """Return the mask of all CPUs that ranks with an exact mask have."""
+    mask = 0
+    for rank in ranks:
+        mask |= rank.fixed
+    return mask
+
+
 Place = Callable[[Sequence[RankRequest]], "dict[Key, int] | None"]
 """The distribution kernel: seats to masks, or None when the counts do not fit."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from drom.agent.model.layouts import ANY
 from drom.agent.placement.fences import fences_differ, place_in_fences
 from drom.agent.placement.layout_search import place_layouts
-from drom.agent.placement.ranks import Key, NoPlacement, Place, RankRequest
+from drom.agent.placement.ranks import Key, NoPlacement, Place, RankRequest, fixed_cpus
 from drom.agent.placement.siblings import pack_threads
 from drom.agent.placement.transitions import TaskState, is_reachable
 
@@ -85,9 +85,7 @@ def _fix(seats: Sequence[RankRequest], masks: dict[Key, int]) -> list[RankReques
 
 def place_in_place(seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int] | None:
     """Return masks in which no task leaves a core unless it must, or None if they do not fit."""
-    taken = 0
-    for seat in seats:
-        taken |= cores.whole(seat.fixed)
+    taken = cores.whole(fixed_cpus(seats))
     keep: dict[Key, list[int]] = {}
     for seat in seats:
         if not seat.fixed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the folders above a path: whoever may change one of them can put another folder in the path's place."""
+"""Check the folders above a path: a user who may change one of them can replace what the path leads to."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class CpusetReader:
         self._mounts: list[Mount] = []
 
     def cpuset_of(self, pid: int) -> int:
-        """Return the OS CPUs that its control groups let a process use; 0 if these are our groups, or none says so.
+        """Return the OS CPUs that its control groups let a process use; 0 if these are our groups, or set none.
 
         Groups in which an agent of drom keeps a task do not count. Raises nothing.
         """

@@ -36,20 +36,20 @@ class Outbox:
         return bool(self.jobs or self.nodes or self.entries)
 
     def save(self, job: Job) -> None:
-        """Store a job."""
+        """Add a job to those to be stored."""
         self.jobs[job.number] = job
 
     def record(self, job: Job, now: float, what: str, **detail: Any) -> None:  # noqa: ANN401 - JSON values
-        """Store a job, with an entry for its history: the event `what` happened at `now`."""
+        """Add a job to those to be stored, with an entry for its history: the event `what` happened at `now`."""
         self.save(job)
         self.entries.append(Entry(job.number, now, what, detail))
 
     def send(self, node: str, message: say.ToAgent) -> None:
-        """Send a message to a node."""
+        """Add a message to a node."""
         self.messages.append((node, message))
 
     def warn(self, event: str, **fields: object) -> None:
-        """Log an event."""
+        """Add an event for the log."""
         self.warnings.append((event, fields))
 
     def clear(self) -> None:
