@@ -147,8 +147,11 @@ def _start_idle_programs(
 
 
 def _threads(pid: int) -> list[int]:
-    program = psutil.Process(pid)
-    return [thread.id for member in (program, *program.children(recursive=True)) for thread in member.threads()]
+    program, found = psutil.Process(pid), list[int]()
+    for member in (program, *program.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # drom-run asks the loader in a child of its own
+            found += [thread.id for thread in member.threads()]
+    return found
 
 
 def _all_have(tids: list[int], mask: set[int]) -> bool:

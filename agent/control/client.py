@@ -107,9 +107,7 @@ def _ask_far(where: RemoteAddress, message: bytes, server: Service) -> bytes | N
     """Return the answer of a server on another node, None if there is none in time. Raises `ControlError`."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.setsockopt(zmq.LINGER, 0)
-        where.connect(sock, server)
-        sock.send(message)
-        return sock.recv() if sock.poll(TIMEOUT_MS) else None
+        return where.ask(sock, message, server, TIMEOUT_MS)
 
 
 def _connected(runtime_dir: Path, server: Service, seconds: float) -> socket.socket:

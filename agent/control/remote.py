@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
 from drom.agent.control import keys
-from drom.agent.control.messages import AGENT
 from drom.agent.control.zmq_monitor import next_event
 from drom.agent.errors import ControlError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from drom.agent.control.keys import Keys
@@ -58,12 +58,28 @@ class RemoteAddress:
         """The name of the node, under which the agent's public key is stored."""
         return self.address.rpartition(":")[0].strip("[]")
 
-    def connect(self, sock: zmq.Socket[bytes], server: Service = AGENT) -> None:
-        """Connect a socket to the service `server`; return once both sides have proved their keys.
+    def ask(self, sock: zmq.Socket[bytes], message: bytes, server: Service, timeout_ms: int) -> bytes | None:
+        """Send a message to the service `server` and return the answer; None if there is none in time.
 
-        Raises `ControlError` with a sentence.
+        Nothing is sent before both sides have proved their keys. Raises `ControlError` with a sentence.
         """
         own = keys.load(self.folder)
+        with self._connect(sock, own, server) as monitor:
+            sock.send(message)
+            poller = zmq.Poller()
+            poller.register(sock, zmq.POLLIN)
+            poller.register(monitor, zmq.POLLIN)
+            ready = dict(poller.poll(timeout_ms))
+            if sock in ready or not ready:
+                return sock.recv() if ready else None
+            raise ControlError(not_let_in(self.address, own, self.host))  # there was no room for it
+
+    @contextmanager
+    def _connect(self, sock: zmq.Socket[bytes], own: Keys, server: Service) -> Iterator[zmq.Socket[bytes]]:
+        """Connect a socket; yield its monitor once both sides have proved their keys.
+
+        The monitor has an event when the connection ends.
+        """
         keys.guard_client(sock, own, self.host)
         sock.setsockopt(zmq.RECONNECT_IVL, -1)
         sock.setsockopt(zmq.IPV6, 1)
@@ -74,6 +90,8 @@ class RemoteAddress:
             with sock.get_monitor_socket(watched) as monitor:
                 self._begin(sock)
                 event, value = _first_event(monitor, HANDSHAKE_MS)
+                if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    yield monitor
                 sock.disable_monitor()
             if not event & _ENDED:
                 break

@@ -330,6 +330,19 @@ def test_peers_that_speak_are_not_closed_for_others(folder: Path, own: Keys) -> 
         assert b"again" in peer.recv()
 
 
+def test_a_connection_that_ends_without_an_answer_is_reported_at_once(
+    server: Server, gate: RemoteEndpoint, own: Keys
+) -> None:
+    """An agent that has no room for a connection may close it after both sides have proved their keys."""
+
+    def closes(*_: object) -> None:
+        for fd in list(gate._inside):
+            gate._reject(fd)
+
+    with pytest.raises(ControlError, match=r"^127.0.0.1:\d+ rejected the connection, .*: try again in a moment;"):
+        ask(server, lambda: order(remote_with(gate, own), "ps"), closes)
+
+
 def _has_ended(connection: socket.socket) -> bool:
     """Say whether the other side has closed a connection; ZeroMQ may have said something before."""
     try:
