@@ -182,8 +182,12 @@ def _failed(error: Exception) -> int | str:
         if error.filename == os_errors.OUTPUT:
             os_errors.discard_output()
         return f"drom: {os_errors.sentence_of(error)}"
-    what = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"drom: this is a fault of drom ({what}): report it, with the output under {DEBUG}=1."
+    if isinstance(error, KeyError) and "_DROM_COMPLETE" in os.environ:
+        what = f"_DROM_COMPLETE is for a shell's completion, which also sets {error}: unset it."
+    else:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        what = f"this is a fault of drom ({what}): report it, with the output under {DEBUG}=1."
+    return f"drom: {what}"
 
 
 def _wrong_usage(error: Any) -> str:  # noqa: ANN401 - typer does not name the class of all its usage errors

@@ -307,6 +307,7 @@ class JobExecutor(NoScheduler):
             left = self._processes_of(attempt, stats)
             if killed:
                 left |= self._supervisor.orphans_of(attempt.start.job, attempt.start.uid, stats)
+                left |= {pid for pid, start in attempt.doomed.items() if _is_ending(stats.get(pid), start)}
             self._kill(attempt, left, stats, now)
             if left or steps or (job and job.reserved and job.present):
                 return
@@ -338,6 +339,7 @@ class JobExecutor(NoScheduler):
     def _kill(self, attempt: Attempt, pids: set[int], stats: dict[int, Stat], now: float) -> None:
         """Kill processes of an attempt; log once if they survive SIGKILL, because they hang in the kernel."""
         send_signal(signal.SIGKILL, pids, stats)
+        attempt.doomed = {pid: stats[pid].start_time for pid in pids if pid in stats}
         attempt.killed = now if attempt.killed is None else attempt.killed
         if pids and not attempt.survives and now - attempt.killed >= PATIENCE:
             attempt.survives = True
@@ -425,6 +427,11 @@ class JobExecutor(NoScheduler):
             attempt.due = None
             reason = f"it was not applied in time: {wanted} cores were ordered."
             self._log_reason(protocol.NotResized(*attempt.key, held, reason))
+
+
+def _is_ending(stat: Stat | None, start_time: int) -> bool:
+    """Return whether a process that was killed has not ended yet."""
+    return stat is not None and stat.start_time == start_time and stat.state not in "ZX"
 
 
 def _reservation(start: protocol.Start, cores: int) -> Reservation:

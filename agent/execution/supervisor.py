@@ -37,7 +37,9 @@ class Attempt:
     pipe from it (-1: closed; there is no pipe from a keeper that an earlier agent started). `status` is what the keeper
     left when it died (None: nothing). An order for another number of cores is `due` at that second of CLOCK_MONOTONIC.
     Processes left at `kill_at` are killed, repeatedly; `killed` is the time of the first SIGKILL, and `survives` says
-    that it has not ended them in time. `unsent` signals wait for a process to receive them.
+    that it has not ended them in time. `doomed` are the killed processes and their start times: one
+    that is ending has no environment any more by which it could be found again. `unsent` signals wait for a process to
+    receive them.
     """
 
     start: Start
@@ -54,6 +56,7 @@ class Attempt:
     kill_at: float | None = None
     killed: float | None = None
     survives: bool = False
+    doomed: dict[int, int] = field(default_factory=dict)
     unsent: list[int] = field(default_factory=list)
 
     @property

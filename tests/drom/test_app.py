@@ -392,6 +392,19 @@ def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         app.run_app()
 
 
+def test_the_variable_of_the_completion_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell sets it together with the words to complete."""
+    monkeypatch.setenv("_DROM_COMPLETE", "complete_bash")
+    monkeypatch.delenv("COMP_WORDS", raising=False)
+    monkeypatch.setattr(sys, "argv", ["drom", "ps"])
+    with pytest.raises(SystemExit) as caught:
+        app.run_app()
+
+    assert str(caught.value) == (
+        "drom: _DROM_COMPLETE is for a shell's completion, which also sets 'COMP_WORDS': unset it."
+    )
+
+
 def test_every_command_is_mounted_with_those_of_its_heading() -> None:
     """A command finds itself, and loads what belongs to its heading, not the commands of other packages."""
     whole = typer.main.get_group(app.command_line()).commands

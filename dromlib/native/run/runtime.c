@@ -2,6 +2,7 @@
 /* Which OpenMP runtime a program gets. LLVM's has gcc's entry points too, keeps its threads over resizes and resizes faster. Loaded
  * before libgomp it takes every symbol it has: whether that is all a program needs, the loader itself says, asked to bind the
  * program and its libraries without running them. */
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
@@ -150,11 +151,13 @@ static bool is_list_of_numbers(const char *text)
     }
 }
 
+/* More than any machine has: a number of more than nine digits, or of terabytes (G: of more than three digits). */
 static bool has_huge_number(const char *text)
 {
     for (; *text; text += *text != '\0') {
         size_t digits = strspn(text, "0123456789");
-        if (digits > 9)
+        const char *unit = text + digits + strspn(text + digits, " \t");
+        if (digits > 9 || (digits > 3 && toupper(*unit) == 'G') || (digits > 0 && *unit && strchr("TPEZY", toupper(*unit))))
             return true;
         text += digits;
     }
@@ -198,7 +201,9 @@ static const char *odd_setting(void)
         return "GOMP_CPU_AFFINITY is not a list of CPUs";
     for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++)
         if (getenv(NUMBERS[i]) && has_huge_number(getenv(NUMBERS[i])))
-            return "a setting of OpenMP has a number of more than 9 digits";
+            return "a setting of OpenMP has a huge number";
+    if (getenv("KMP_CPUINFO_FILE"))
+        return "KMP_CPUINFO_FILE is set";
     return NULL;
 }
 

@@ -11,6 +11,7 @@ from drom.agent.execution import executor, protocol, spool
 from drom.agent.execution.executor import JobExecutor
 from drom.agent.execution.spool import Folder
 from drom.agent.execution.supervisor import Attempt
+from drom.agent.system.proc import Stat
 
 from tests.support.fake_scheduler import start
 
@@ -46,3 +47,31 @@ def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeyp
     assert reached == []
     assert [(number, pids) for number, pids in sent if pids] == [(signal.SIGUSR1, {12}), (signal.SIGTERM, {12})]
     assert found._restless == set()
+
+
+def test_a_killed_process_without_an_environment_still_belongs_to_its_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes away its memory first: the attempt has ended when the process has."""
+    monkeypatch.setattr(executor, "send_signal", lambda *_: None)
+    dying, reused = Stat(1, "R", 50), Stat(1, "R", 60)
+    scans = iter([{12: dying}, {12: dying}, {12: reused}])
+    orphans = iter([{12}, set(), set()])
+    found = JobExecutor.__new__(JobExecutor)
+    attempt = Attempt(start(1, "true"), Folder(tmp_path), 1, "ending")
+    found._restless = {attempt}
+    found._scan = lambda: next(scans)
+    found._supervisor = SimpleNamespace(  # type: ignore[assignment]
+        processes_of=lambda *_: set(), orphans_of=lambda *_: next(orphans)
+    )
+    steps = SimpleNamespace(attempts=lambda _: [], any_live=lambda _: False, forget=lambda _: None)
+    found._remote = SimpleNamespace(steps=steps)  # type: ignore[assignment]
+    found._node = SimpleNamespace(jobs={})  # type: ignore[assignment]
+    monkeypatch.setattr(found, "_log", lambda *_, **__: None, raising=False)
+    monkeypatch.setattr(found, "_tell", lambda _: None)
+    states = []
+    for now in (0.0, 0.1, 0.2):
+        found._advance(attempt, now)
+        states.append(attempt.state)
+
+    assert states == ["ending", "ending", "ended"]

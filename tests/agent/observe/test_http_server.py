@@ -95,6 +95,31 @@ def test_who_waits_for_the_agent_stays(port: int, site: Any) -> None:
             assert client.recv(100).startswith(b"HTTP/1.0 200 ")
 
 
+def test_the_time_that_an_answer_takes_is_not_its_clients(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose answer was long in coming is not the one that is disconnected for the next."""
+    now = [0.0]
+    monkeypatch.setattr("drom.agent.observe.http_server.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(http_server, "MOST_AT_ONCE", 2)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(http_server._Server(site, HERE, 0))
+        asked, idle = (_connected(server, stack) for _ in range(2))
+        with server.answering(asked):
+            now[0] = 10.0
+        server._clients[idle].since = 1.0
+        assert server._make_room()
+
+        assert list(server._clients) == [asked]
+        server._clients[idle] = http_server._Client(10.0)
+        assert not server._make_room()
+
+
+def _connected(server: http_server._Server, stack: contextlib.ExitStack) -> socket.socket:
+    """Return the server's end of a connection that it has accepted now."""
+    ours, _ = (stack.enter_context(end) for end in socket.socketpair())
+    server._clients[ours] = http_server._Client(time.monotonic())
+    return ours
+
+
 def test_clients_that_come_at_once_are_all_served(port: int) -> None:
     """However many more than there is room for."""
     together = threading.Barrier(50)
