@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drom.agent.execution.no_scheduler import NoScheduler
     from drom.agent.ipc.mailboxes import Mailboxes
     from drom.agent.ipc.registry import Registry
-    from drom.agent.model.jobs import Task
+    from drom.agent.model.jobs import Arrival, Task
     from drom.agent.node.node import Node
     from drom.agent.observe.log import Log
     from drom.agent.observe.reporter import EventReporter
@@ -50,8 +50,8 @@ class Context(Protocol):
     def update_usable_cpus(self, now: float) -> None:
         """Set the node's CPUs to those that may be used now."""
 
-    def fence_of(self, pid: int) -> int:
-        """Return the OS CPUs to which the kernel confines a process; 0 if it is unknown, or the CPUs are emulated."""
+    def confined(self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True) -> Arrival:
+        """Return an arrival with what confines its process."""
 
     def end(self, task: Task, reason: str) -> None:
         """Remove a task after all its processes have ended."""

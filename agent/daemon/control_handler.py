@@ -7,7 +7,6 @@ import json
 import math
 import os
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.control.server import Encoded
@@ -162,7 +161,7 @@ class ControlHandler:
         everybody = self._masters.include(caller)
         found = self.candidates.check(wanted.pid, caller, everybody=everybody)
         arrival = wanted.arrival(found.who.start_time, found.uid, found.affinity, found.command)
-        arrival = replace(arrival, fence=self._daemon.fence_of(wanted.pid))
+        arrival = self._daemon.confined(arrival, is_named=bool(wanted.job))
         if dry_run:
             os.close(found.pidfd)
             after = self._node.copy()

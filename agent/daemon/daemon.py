@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import traceback
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,7 +41,7 @@ from drom.agent.observe.job_rates import RateMonitor
 from drom.agent.observe.reporter import EventReporter
 from drom.agent.observe.snapshot import snapshot
 from drom.agent.system import heap, proc
-from drom.agent.system.cgroups import CpusetReader
+from drom.agent.system.confinement import Confinement, ConfinementReader
 from drom.agent.system.periodic import Step
 from drom.agent.system.unix_signals import SignalPipe
 from drom.agent.system.unmanaged_load import LoadMonitor
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
     from drom.agent.daemon.settings import Settings
     from drom.agent.model import caller
-    from drom.agent.model.jobs import Task
+    from drom.agent.model.jobs import Arrival, Task
     from drom.agent.observe.log import Log
     from drom.agent.observe.view import Snapshot
     from drom.agent.placement.ranks import Place
@@ -120,7 +121,7 @@ class Daemon:
         self._more = False
         self._hands_over = False
         machine = settings.topology
-        self._cpusets = None if machine.emulated else CpusetReader(Path("/"))
+        self._confinement = ConfinementReader(Path("/"))
         self.binds = not (machine.emulated or settings.observe)
         self.rows = topology.usable_cores(machine, settings.unit)
         self.node = Node(
@@ -181,7 +182,7 @@ class Daemon:
             observes=self.settings.observe,
             exclude=self.settings.exclude,
             quotas=self.settings.quotas,
-            fence_of=self.fence_of,
+            confined=self.confined,
         )
         self.registrations = RegistrationServer(
             path / "door", self, self.actuator, self.registrar, self.responders, share=self.connection_limit
@@ -454,9 +455,17 @@ class Daemon:
         elif task.responder == (who.pid, who.start_time):
             self.responders.clear(task)
 
-    def fence_of(self, pid: int) -> int:
-        """Return the OS CPUs to which the kernel confines a process; 0 if it is unknown, or the CPUs are emulated."""
-        return self._cpusets.cpuset_of(pid) if self._cpusets else 0
+    def confined(self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True) -> Arrival:
+        """Return an arrival with what confines its process, to none of emulated CPUs.
+
+        `affinity` is that of the process before any agent bound it, 0 if it is the one that the arrival restores. A job
+        that nobody has named has the name of its job of the batch system.
+        """
+        found = self._confinement.read(arrival.pid, affinity or arrival.restore)
+        if self.settings.topology.emulated:
+            found = Confinement(job=found.job)
+        name = arrival.job if is_named else found.job or arrival.job
+        return replace(arrival, job=name, fence=found.cpus, batch_job=found.job, batch_fence=found.job_cpus)
 
     def end(self, task: Task, reason: str) -> None:
         """Remove a task that is over."""

@@ -94,7 +94,8 @@ def _enter(daemon: Context, known: dict[Identity, Task]) -> list[Action]:
     found: list[tuple[Task, Job]] = []
     owned: dict[str, int] = {}
     for record in sorted(daemon.registry.records(), key=lambda r: r.fields["arrival"]):
-        task, job = registry.restore(record, daemon.fence_of(record.fields["pid"]))
+        task, job = registry.restore(record)
+        task.arrival = daemon.confined(task.arrival)
         if same := known.get(first_process(task)):
             for field in fields(Task):
                 if field.name not in _WORLD:

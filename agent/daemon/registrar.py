@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Registrar:
     """Handles registration requests for the node of `actuator`. `end` gets tasks that leave before they start, and why.
 
-    With `observes` no program is bound or gets grants. Programs that `exclude` names are left alone. `fence_of` returns
-    the OS CPUs to which the kernel confines a process, 0 if it may use all.
+    With `observes` no program is bound or gets grants. Programs that `exclude` names are left alone. `confined` returns
+    an arrival with what confines its process (`Context.confined`).
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Registrar:
         observes: bool,
         exclude: Exclusions,
         quotas: UserQuotas,
-        fence_of: Callable[[int], int],
+        confined: Callable[..., Arrival],
     ) -> None:
         self._quotas = quotas
-        self._fence_of = fence_of
+        self._confined = confined
         self._actuator = actuator
         self._node = actuator.node
         self._registry = actuator.registry
@@ -76,14 +76,15 @@ class Registrar:
         if task is None and (reason := self.exclude.reason(peer.uid, _names(request, peer))):
             self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
             return Unmanaged(reason)
-        arrives = task is None and self._node.grants.find(peer.identity.pid, peer.identity.start_time) is None
-        fence = self._fence_of(peer.identity.pid) if arrives else 0
-        if fence and not self._node.cores.inside(fence):
-            reason = f"the kernel lets it use {cpu_names(fence)}, which make up no core that is managed here."
-            self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
-            return Unmanaged(reason)
+        task = task or self._node.grants.find(peer.identity.pid, peer.identity.start_time)
+        arrives = task is None
         if task is None:
-            task = self._arrive(request, peer, above, fence)
+            arrival = self._arrival(request, peer, above)
+            if arrival.fence and not self._node.cores.inside(arrival.fence):
+                reason = f"the kernel lets it use {cpu_names(arrival.fence)}, which make up no core managed here."
+                self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
+                return Unmanaged(reason)
+            task = self._arrive(request, peer, arrival)
         if task.started:
             return self._answer(task, Registrant(request.kind, peer.identity, peer.uid), arrives=arrives)
         if self._observes:
@@ -108,15 +109,15 @@ class Registrar:
         self._user_event(peer.uid, "joined", job=above.job, pid=peer.identity.pid, uid=peer.uid)
         return above
 
-    def _arrive(self, request: registration.Request, peer: proc.Peer, above: Task | None, fence: int) -> Task:
+    def _arrival(self, request: registration.Request, peer: proc.Peer, above: Task | None) -> Arrival:
         who = peer.identity
-        known = self._node.grants.find(who.pid, who.start_time)
-        if known:
-            return known
         before = proc.thread_masks([who.pid]).get(who.pid, 0)
         arrival = request.arrival(who.pid, who.start_time, peer.uid, before, proc.command(who.pid))
         within = first_process(above) if above and request.kind == "launch" else None
-        arrival = replace(arrival, within=within, fence=fence)
+        affinity = above.arrival.restore if above else before
+        return self._confined(replace(arrival, within=within), affinity, is_named=bool(request.job))
+
+    def _arrive(self, request: registration.Request, peer: proc.Peer, arrival: Arrival) -> Task:
         task = self.register_task(arrival, os.dup(peer.pidfd))
         if request.kind == "attach" and task.started and self._actuator.binds:
             self._actuator.bind_threads({task.slot: task.granted})

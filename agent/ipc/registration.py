@@ -44,12 +44,12 @@ class Request:
     program: str = ""
 
     def arrival(self, pid: int, start_time: int, uid: int, restore: int, command: str) -> Arrival:
-        """Return the arrival of the requesting process; `command` names a job without a name."""
+        """Return the arrival of the requesting process; its program or `command` names a job without a name."""
         return Arrival(
             pid,
             start_time,
             uid,
-            self.job or clean_name(command) or "program",
+            self.job or clean_name(self.program.rpartition("/")[2]) or clean_name(command) or "program",
             self.job_class,
             self.session,
             self.min_cpus,

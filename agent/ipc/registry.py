@@ -327,10 +327,8 @@ def _not_adopted(path: Path, fault: str) -> RegistryError:
     return RegistryError(f"{path} cannot be adopted, {fault}: remove it once its programs have ended.")
 
 
-def restore(record: SlotRecord, fence: int = 0) -> tuple[Task, Job]:
+def restore(record: SlotRecord) -> tuple[Task, Job]:
     """Return the task of a slot and a job that describes it, as the previous agent left them.
-
-    `fence` are the OS CPUs to which the kernel confines the task now, 0 if these are all.
 
     A grant that was not applied keeps all held CPUs. Held CPUs added for a grant that was never published are dropped.
     """
@@ -348,7 +346,6 @@ def restore(record: SlotRecord, fence: int = 0) -> tuple[Task, Job]:
         layout=Layout(KINDS[f["distribution"]], f["per_socket"], bool(f["flags"] & layout.SLOT_STRICT)),
         memory=f["memory"],
         attached=bool(f["flags"] & layout.SLOT_ATTACHED),
-        fence=fence,
     )
     task = Task(
         record.index, record.job, arrival.rank, arrival, f["epoch"], mailbox=f["mailbox"], pin=record.masks["pin"]

@@ -39,7 +39,8 @@ class Arrival(Value):
 
     Their 0 means one core, all cores of the node, and not declared. `attached`: the process ran before an order put it
     under management. `within`: pid and start time of the first process of the task that launched it, as it reports.
-    `fence`: the OS CPUs to which the kernel confines it, 0 if these are all that are managed.
+    `fence`: the OS CPUs to which the kernel confines it, 0 if these are all that are managed. `batch_job`: the job of a
+    batch system that it is part of (empty: none), and `batch_fence` the CPUs of that whole job, 0 if they are `fence`.
     """
 
     pid: int
@@ -58,6 +59,8 @@ class Arrival(Value):
     attached: bool = False
     within: tuple[int, int] | None = None
     fence: int = 0
+    batch_job: str = ""
+    batch_fence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,8 @@ class Job(State):
     last change of its CPUs, None if that was before this agent started. `reserved` is the most cores that may be
     ordered for a job of a scheduler, 0 for other jobs; a scheduler's job exists, and keeps its cores, whether its tasks
     are present or not. The ranks of the tasks of its newest launch are numbered from `first` on. `fence` are the CPUs,
-    by whole cores, to which the kernel confines it, 0 if it may have any.
+    by whole cores, to which the kernel confines it, 0 if it may have any; `fences` are those of ranks that may be
+    confined to fewer. `batch_job` is the job of a batch system whose launches are its tasks, empty if there is none.
     """
 
     name: str
@@ -215,6 +219,8 @@ class Job(State):
     reserved: int = 0
     first: int = 0
     fence: int = 0
+    fences: dict[int, int] = field(default_factory=dict)
+    batch_job: str = ""
 
     @property
     def present(self) -> list[Task]:

@@ -121,6 +121,15 @@ def _and_avoided(plan: Plan, seats: list[RankRequest], outside: int = 0) -> list
     return [*seats, RankRequest(AVOIDED, plan.cores.count(rest), fixed=rest)] if rest else seats
 
 
+def _split(plan: Plan, job: Job, cores: int, ranks: list[int]) -> list[int]:
+    """Return how many of a job's cores each of these ranks gets: equally many, as far as its fence has them."""
+    if job.fences:
+        limits = [plan.cores.count(plan.fence(job, rank)) for rank in ranks]
+        if sum(limits) >= cores:
+            return fair_share.max_min_fair(cores, limits)
+    return fair_share.split(cores, len(ranks))
+
+
 def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) -> list[RankRequest]:
     """Return one seat per rank, with the number of cores that it gets and its present CPUs."""
     seats = []
@@ -128,7 +137,7 @@ def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) ->
     pin_of = {rank: pins.get((job.name, rank), task.pin) for rank, task in job.ranks.items() if task}
     free = [rank for rank in ranks if not pin_of.get(rank)]
     rest = cores - sum(plan.cores.count(pin_of[rank]) for rank in ranks if rank not in free)
-    shares = dict(zip(free, fair_share.split(rest, len(free)), strict=True)) if free else {}
+    shares = dict(zip(free, _split(plan, job, rest, free), strict=True)) if free else {}
     keeps = job.frozen or bool(job.planned & plan.avoided)
     for rank in ranks:
         task, pin = job.ranks[rank], pin_of.get(rank, 0)
@@ -143,7 +152,7 @@ def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) ->
                 floor=plan.floor(job),
                 target=job.targets.get(rank, 0),
                 layout=job.layout,
-                fence=job.fence,
+                fence=job.fences.get(rank, job.fence),
             ),
         )
     return seats

@@ -9,6 +9,8 @@ holds after every event.
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from drom.agent.errors import Refused
 from drom.agent.model import layouts
 from drom.agent.model.cores import Cores
 from drom.agent.model.jobs import NO_DEMAND, Action, Arrival, Bind, Demand, Event, FreeSlot, Job, Reservation, Task
-from drom.agent.node import admission, resizing, sharing
+from drom.agent.node import admission, launches, resizing, sharing
 from drom.agent.node.areas import area_of
 from drom.agent.node.bounds import bounds
 from drom.agent.node.changes import Changes, Index
@@ -86,47 +88,63 @@ class Node:
             return known, []
         if arrival.layout == layouts.ANY:
             arrival = replace(arrival, layout=self.plan.layout)
-        if arrival.fence:
-            arrival = self._fenced(arrival)
+        if arrival.fence and not self.cores.inside(arrival.fence):
+            msg = "the kernel confines it to CPUs that make up no core of this node: it can run only unmanaged."
+            raise Refused(msg)
+        arrival = self._fenced(arrival)
         if arrival.attached:
             self.grants.refuse_when_frozen()
         slot = self.grants.next_slot
         reserved = self.reservations.job_for(arrival)
+        if reserved and (host := self.reservations.hosting_task(reserved, arrival)):
+            return host, []
         if reserved:
-            if host := self.reservations.hosting_task(reserved, arrival):
-                return host, []
-            arrival = self.reservations.rank_in(reserved, arrival, now)
-        job = reserved or self._job_to_join(arrival) or self._new_job(arrival, now)
+            job, arrival = reserved, self.reservations.rank_in(reserved, arrival, now)
+        else:
+            job, arrival = self._job_for(arrival, now)
         task = self._register(job, arrival)
         transaction = Transaction(self.plan, Event("arrival", job.name, now))
         admission.admit_waiting(transaction.within(area_of(job, self.plan)))
-        host = self.grants.find(*arrival.within) if arrival.within else None
-        if host and host.started and host.arrival.uid == arrival.uid and not job.cores:
+        if not job.cores and (host := self._host_of(arrival)):
             self._leave(task, Event("end", job.name, now))
             self.grants.epochs[slot] = task.epoch  # it never got the registry's slot, where epochs continue from here
             return host, self.grants.publish_next(now)
         return task, self.grants.publish_next(now)
 
+    def _job_for(self, arrival: Arrival, now: float) -> tuple[Job, Arrival]:
+        """Return the job of which an arriving task is a rank, and the arrival with its rank in that."""
+        if job := self._job_to_join(arrival):
+            return job, replace(arrival, rank=job.first + arrival.rank)
+        if continued := launches.job_continued_by(arrival, self.plan):
+            transaction = Transaction(self.plan, Event("arrival", continued.name, now))
+            if added := launches.add_ranks(transaction, continued, arrival, now + self.complete_within):
+                return continued, added
+        return self._new_job(arrival, now), arrival
+
+    def _host_of(self, arrival: Arrival) -> Task | None:
+        """Return the running task that an arrival joins if it would have to wait; None if it waits."""
+        above = self.grants.find(*arrival.within) if arrival.within else None
+        if above and above.started and above.arrival.uid == arrival.uid:
+            return above
+        return launches.task_to_join(arrival, self.tasks.values())
+
     def _job_to_join(self, arrival: Arrival) -> Job | None:
         """Return the arriving job of which this task is a further rank; None if there is none."""
         for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
             same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
-            if same and job.fence == arrival.fence and job.ranks.get(arrival.rank, ...) is None:
+            place = job.first + arrival.rank
+            if same and job.fences.get(place, job.fence) == arrival.fence and job.ranks.get(place, ...) is None:
                 return job
         return None
 
     def _fenced(self, arrival: Arrival) -> Arrival:
-        """Return the arrival with its fence by whole cores. Its layout becomes best effort if others are outside.
-
-        Raises `Refused` if there is no whole core in the fence.
-        """
-        if not self.cores.inside(arrival.fence):
-            raise Refused(
-                "the kernel confines it to CPUs that make up no core of this node: it can run only unmanaged."
-            )
+        """Return the arrival with its fences by whole cores. Its layout becomes best effort if cores are outside."""
+        if not arrival.fence:
+            return arrival
         fence = self._whole_fence(arrival.fence)
+        whole = self._whole_fence(arrival.fence | arrival.batch_fence)
         layout = replace(arrival.layout, strict=False) if fence else arrival.layout
-        return replace(arrival, fence=fence, layout=layout)
+        return replace(arrival, fence=fence, batch_fence=whole, layout=layout)
 
     def _whole_fence(self, cpus: int) -> int:
         """Return the whole cores among these CPUs; 0 if these are all cores, or there is none."""
@@ -150,7 +168,9 @@ class Node:
             layout=arrival.layout,
             memory=arrival.memory,
             complete_by=now + self.complete_within if size > 1 else None,
-            fence=arrival.fence,
+            fence=arrival.batch_fence,
+            fences=dict.fromkeys(range(size), arrival.fence) if arrival.fence != arrival.batch_fence else {},
+            batch_job=arrival.batch_job,
         )
         self.jobs[job.name] = job
         return job
@@ -353,7 +373,8 @@ class Node:
         pins = {}
         for task, described in tasks:
             job = self.jobs.setdefault(described.name, described)
-            job.fence = self._whole_fence(task.arrival.fence)
+            task.arrival = self._fenced(task.arrival)
+            job.batch_job = task.arrival.batch_job
             job.ranks[task.rank] = task
             self.grants.adopt(task)
             self._reports.mark(task.slot)
@@ -364,8 +385,9 @@ class Node:
                 job.cores = sum(self.cores.count(mask) for mask in job.targets.values())
         self.plan.adopt([next((name for name, mask in owned.items() if mask & core), None) for core in self.cores])
         for job in list(self.jobs.values()):
-            if job.planned & ~self.plan.fence(job):
-                job.fence = 0  # the kernel has confined it to others since: it stays where it is
+            self._adopt_fences(job)
+            if any(target & ~self.plan.fence(job, rank) for rank, target in job.targets.items()):
+                job.fence, job.fences = 0, {}  # the kernel has confined it to others since: it stays where it is
             if job.cores:  # CPUs may have gone, and no job made room for the loss
                 job.task_min = min(job.task_min, *map(self.cores.count, job.targets.values()))
             admission.adopt_late_ranks(transaction, job)
@@ -381,6 +403,13 @@ class Node:
         self._order_again(pins, transaction)
         sharing.hand_out(transaction)
         return [*actions, *self.grants.publish_next(now)]
+
+    def _adopt_fences(self, job: Job) -> None:
+        """Set the fences of a job of an earlier agent as its tasks are confined now."""
+        fences = {rank: task.arrival.fence for rank, task in job.ranks.items() if task}
+        whole = [task.arrival.batch_fence for task in job.present]
+        job.fence = functools.reduce(operator.or_, whole) if all(whole) else 0
+        job.fences = {rank: fence for rank, fence in fences.items() if fence != job.fence}
 
     def _order_again(self, pins: dict[int, int], transaction: Transaction) -> None:
         """Carry out the orders that an earlier agent left in progress, on behalf of the users that gave them."""

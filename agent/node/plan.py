@@ -146,11 +146,14 @@ class Plan:
     def most(self, job: Job) -> int:
         """Return the most cores that the job can use on this node."""
         least, most = job.task_min * len(job.ranks), job.task_max * len(job.ranks)
+        if job.fences:
+            most = sum(min(job.task_max, self.cores.count(self.fence(job, rank))) for rank in job.ranks)
         return max(least, min(most, layouts.most(job.layout, self.cores.sizes), self.cores.count(self.fence(job))))
 
-    def fence(self, job: Job) -> int:
-        """Return the CPUs that a job may have."""
-        return job.fence or self.cores.all
+    def fence(self, job: Job, rank: int | None = None) -> int:
+        """Return the CPUs that a job, or one rank of it, may have."""
+        fence = job.fence if rank is None else job.fences.get(rank, job.fence)
+        return fence or self.cores.all
 
     # --- as the policy sees it ------------------------------------------------------------------------------------
 
@@ -197,7 +200,7 @@ class Plan:
         return job is not None and (not job.settled or bool(job.planned & self.gone))
 
     def _has_fence(self, name: str) -> bool:
-        return name in self.jobs and bool(self.jobs[name].fence)
+        return name in self.jobs and bool(self.jobs[name].fence or self.jobs[name].fences)
 
     def _has_layout(self, name: str) -> bool:
         return name in self.jobs and self.jobs[name].layout.kind != "default"

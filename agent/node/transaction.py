@@ -68,7 +68,9 @@ class Transaction:
                 self.replan(counts, reason)
             except PlacementRefused as misplaced:
                 jobs = self.plan.jobs
-                strict = [job for job in running if jobs[job.name].layout.strict or jobs[job.name].fence]
+                strict = [
+                    job for job in running if jobs[job.name].layout.strict or job.name in self.plan.fenced.members()
+                ]
                 growth = {job.name: counts[job.name] - job.cores for job in strict if counts[job.name] > job.cores}
                 if not misplaced.job or not growth:
                     return
@@ -124,6 +126,7 @@ class Transaction:
             plan.touch(job)
             return
         del job.ranks[rank]
+        job.fences.pop(rank, None)
         gone = {rank} if job.present else {rank, *job.targets}  # the last task drops absent ranks too
         before = job.planned
         masks = [job.targets.pop(rank, 0) for rank in gone]

@@ -11,13 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drom.agent.system.files import FileTree
-
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from drom.agent.system.files import FileTree
 
 V2 = "cgroup2"
 _CPUS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", "cpus")
@@ -28,8 +27,6 @@ _USUAL_MOUNTS = (
     *(((name,), "/", f"/sys/fs/cgroup/{name}") for name in ("cpuset", "cpu", "memory")),
 )
 _MAX_PATH = 4096
-_OF_TASK = re.compile(r"/task-[0-9a-f]{8}-[0-9]+-[0-9]+(/|$)")
-"""The group of a task, see `drom.agent.enforcement.cpusets`."""
 NO_LIMIT = ("max", "-1")
 """Contents of files that set no limit."""
 
@@ -53,11 +50,11 @@ class Limits:
 
 def read_limits(root: FileTree) -> Limits:
     """Return the limits that the control groups below `root` set for this process. Raises nothing."""
-    chains = _our_chains(root)
-    cpusets = [found for chain in chains["cpuset"] if (found := _nearest(root, chain, _CPUS))]
-    nodes = [found[0] for chain in chains["cpuset"] if (found := _nearest(root, chain, _NODES))]
-    quotas = [_quota(root, group) for chain in chains["cpu"] for group in chain]
-    memory = [_memory(root, group) for chain in chains["memory"] for group in chain]
+    ours = _our_chains(root)
+    cpusets = [found for chain in ours["cpuset"] if (found := _nearest(root, chain, _CPUS))]
+    nodes = [found[0] for chain in ours["cpuset"] if (found := _nearest(root, chain, _NODES))]
+    quotas = [_quota(root, group) for chain in ours["cpu"] for group in chain]
+    memory = [_memory(root, group) for chain in ours["memory"] for group in chain]
     return Limits(
         cpusets=tuple(cpusets),
         nodes=nodes[0] if nodes else 0,
@@ -66,35 +63,11 @@ def read_limits(root: FileTree) -> Limits:
     )
 
 
-class CpusetReader:
-    """Reads the cpusets of processes below the folder `root`. The mounted hierarchies are looked up once."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._mounts: list[Mount] = []
-
-    def cpuset_of(self, pid: int) -> int:
-        """Return the OS CPUs that its control groups let a process use; 0 if these are our groups, or set none.
-
-        Groups in which an agent of drom keeps a task do not count. Raises nothing.
-        """
-        files = FileTree(self._root)
-        groups, ours = (files.text(f"proc/{who}/cgroup") or "" for who in (pid, "self"))
-        if not groups or groups == ours:
-            return 0
-        self._mounts = self._mounts or _mounts(files)
-        found = 0
-        for chain in _chains(self._mounts, parse_cgroups(groups), "cpuset"):
-            mask = (_nearest(files, [group for group in chain if not _OF_TASK.search(group)], _CPUS) or (0, ""))[0]
-            found = found & mask or found or mask
-        return found
-
-
 def cpu_files(root: FileTree) -> tuple[str, ...]:
     """Return the existing files of which at least one changes whenever our control groups change our CPUs."""
-    chains = _our_chains(root)
-    sets = [f"{group}/{name}" for chain in chains["cpuset"] for group in chain for name in _CPUS]
-    quotas = [f"{group}/{name}" for chain in chains["cpu"] for group in chain for name in _QUOTAS]
+    ours = _our_chains(root)
+    sets = [f"{group}/{name}" for chain in ours["cpuset"] for group in chain for name in _CPUS]
+    quotas = [f"{group}/{name}" for chain in ours["cpu"] for group in chain for name in _QUOTAS]
     return tuple(path for path in dict.fromkeys((*sets, *quotas)) if root.text(path) is not None)
 
 
@@ -103,11 +76,11 @@ def _our_chains(root: FileTree) -> dict[str, list[list[str]]]:
     own = parse_cgroups(root.text("proc/self/cgroup") or "")
     if not own and (path := root.text("proc/self/cpuset")):
         own = dict.fromkeys((V2, "cpuset"), path)
-    mounts = _mounts(root)
-    return {kind: list(_chains(mounts, own, kind)) for kind in ("cpuset", "cpu", "memory")}
+    mounted = mounts(root)
+    return {kind: list(chains(mounted, own, kind)) for kind in ("cpuset", "cpu", "memory")}
 
 
-def _mounts(root: FileTree) -> list[Mount]:
+def mounts(root: FileTree) -> list[Mount]:
     """Return the mounted hierarchies; those of most systems if nothing says which there are."""
     found = parse_mounts(root.long_text("proc/self/mountinfo") or root.long_text("proc/mounts"))
     return found or list(_USUAL_MOUNTS)
@@ -149,13 +122,17 @@ def parse_cpu_max(text: str) -> float | None:
     return int(match[1]) / int(match[2]) if match and int(match[1]) and int(match[2]) else None
 
 
-def _chains(mounts: list[Mount], own: dict[str, str], controller: str) -> Iterator[list[str]]:
+def chains(mounted: list[Mount], own: dict[str, str], controller: str) -> Iterator[list[str]]:
     """Yield, for each hierarchy with `controller`, the folders of our group and its ancestors, the nearest first."""
-    for kinds, top, place in mounts:
-        for kind in (V2, controller):
-            if kind in kinds and kind in own:
-                parts = _below(own[kind], top)
-                yield ["/".join((place, *parts[:depth])) for depth in range(len(parts), -1, -1)]
+    for place, parts in places([mount for mount in mounted if {V2, controller} & {*mount[0]}], own):
+        yield ["/".join((place, *parts[:depth])) for depth in range(len(parts), -1, -1)]
+
+
+def places(mounted: list[Mount], own: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield, for each hierarchy that our paths `own` name, its mount point and the parts of our path below it."""
+    for kinds, top, place in mounted:
+        if kind := next((kind for kind in kinds if kind in own), ""):
+            yield place, _below(own[kind], top)
 
 
 def _below(path: str, top: str) -> list[str]:
@@ -168,11 +145,16 @@ def _below(path: str, top: str) -> list[str]:
     return [] if ".." in parts else parts
 
 
+def cpuset(root: FileTree, chain: list[str]) -> int:
+    """Return the OS CPUs that a group and its ancestors, the nearest first, let their processes use; 0: not stated."""
+    return (_nearest(root, chain, _CPUS) or (0, ""))[0]
+
+
 def _nearest(root: FileTree, chain: list[str], names: tuple[str, ...]) -> tuple[int, str] | None:
     """Return the set that applies to our group, and the file that states it; None if there is none.
 
-    The set is that of our group or its nearest ancestor with one. If the file's name does not contain "effective",
-    ancestors narrow the set; an ancestor whose set is disjoint from it is skipped with a warning.
+    The set is that of our group or its nearest ancestor with one, narrowed by the ancestors above; an ancestor whose
+    set is disjoint from it is skipped with a warning.
     """
     found: tuple[int, str] | None = None
     for group in chain:
@@ -183,8 +165,6 @@ def _nearest(root: FileTree, chain: list[str], names: tuple[str, ...]) -> tuple[
             root.without(path, f"its {format_cpulist(mask)} has no CPU of {format_cpulist(found[0])} in {found[1]}.")
         elif found and (narrowed := found[0] & mask) not in (0, found[0]):
             found = narrowed, path
-        if "effective" in path:
-            break
     return found
 
 

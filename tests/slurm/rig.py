@@ -177,6 +177,23 @@ class Slurm:
         run = [str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--job", name, "--"]
         self._run(HEAD, "srun", *options, *run, "sleep", "1000", name=f"srun-{name}")
 
+    def submit(self, script: str, *options: str, cpus: int = 2) -> str:
+        """Submit a batch script, in which `drom-run` is this one and finds the agent; return the job's number."""
+        path = self.folder / "work" / f"script{len(list((self.folder / 'work').iterdir()))}"
+        lines = (
+            "#!/bin/sh",
+            f"PATH={native.run_path().parent}:$PATH",
+            f"export DROM_RUNTIME_DIR={self.folder}/agent/run",
+        )
+        path.write_text("\n".join([*lines, script, ""]), encoding="utf-8")
+        usual = ("--parsable", "-n1", f"-c{cpus}", "-D", str(self.folder / "work"))
+        return self.ask_slurm("sbatch", *usual, *options, str(path)).strip()
+
+    def cancel_all(self) -> None:
+        """Cancel all jobs, and wait until Slurm and the agent have none."""
+        self.ask_slurm("scancel", "--user", "root")
+        self.await_true(lambda: not self._jobs(), "the end of all jobs")
+
     def cancel(self, *names: str) -> None:
         """Cancel jobs, and wait until Slurm and the agent have them no more."""
         for name in names:
@@ -187,13 +204,17 @@ class Slurm:
         """Return the names of the jobs that Slurm or the agent has."""
         return {*self.ask_slurm("squeue", "-h", "-o", "%j").split(), *self.tasks()}
 
+    def ranks(self) -> dict[str, list[str]]:
+        """Return the CPUs that each task of each job has been granted, applied and holds; none while these differ."""
+        found: dict[str, list[str]] = {}
+        for row in self._order("ps")["tasks"]:
+            same = len({row["granted"], row["applied"], row["held"]}) == 1
+            found.setdefault(row["job"], []).append(row["granted"] if same else "")
+        return found
+
     def tasks(self) -> dict[str, str]:
-        """Return the CPUs that each job has been granted, has applied and holds; none while these differ."""
-        rows = self._order("ps")["tasks"]
-        return {
-            row["job"]: row["granted"] if len({row["granted"], row["applied"], row["held"]}) == 1 else ""
-            for row in rows
-        }
+        """Return the same of jobs of one task."""
+        return {job: tasks[0] for job, tasks in self.ranks().items()}
 
     def _order(self, name: str) -> Any:
         return client.order(self._within(self.folder / "agent" / "run"), name)
@@ -205,8 +226,16 @@ class Slurm:
     def cpus_of_slurm(self) -> dict[str, str]:
         """Return the cpuset that Slurm has given each job on the node, by the job's name."""
         rows = [line.split() for line in self.ask_slurm("squeue", "-h", "-t", "R", "-o", "%i %j").splitlines()]
-        group = CGROUPS / "cpuset" / GROUP
-        return {name: (group / f"uid_0/job_{number}/cpuset.cpus").read_text().strip() for number, name in rows}
+        return {name: self.cpus_of(number) for number, name in rows}
+
+    def cpus_of(self, number: str) -> str:
+        """Return the cpuset that Slurm has given a job of this number on the node."""
+        return (CGROUPS / "cpuset" / GROUP / f"uid_0/job_{number}/cpuset.cpus").read_text().strip()
+
+    def restart_agent(self) -> None:
+        """Kill the agent and start another one, which takes over the tasks."""
+        _end(self.agent)
+        self.start_agent()
 
     def await_true(self, look: Callable[[], T | None], what: str) -> T:
         """Look until something is true, and return it."""

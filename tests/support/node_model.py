@@ -83,8 +83,8 @@ class World:
         """First processes of waiting tasks that are found gone when they are told of their first grant."""
         self._now = 0.0
         self.reserved: dict[str, Reservation] = {}
-        self.fences: dict[int, int] = {}
-        """The CPUs to which the kernel confines processes, by pid."""
+        self.confined: dict[int, Arrival] = {}
+        """The arrivals of processes, which say what confines them, by pid."""
         self._settle(node, Book.create(self._path, CAPACITY, 64, OWNER), {})
 
     def _settle(self, node: Node, records: Registry, in_use: dict[int, int]) -> None:
@@ -126,9 +126,12 @@ class World:
     def arrive(self, arrival: Arrival, now: float) -> Task | None:
         """Let a task arrive as at the door; None where that killed the agent."""
         self._now = now
-        self.fences[arrival.pid] = arrival.fence
+        self.confined[arrival.pid] = arrival
         task, actions = self.node.arrive(arrival, now)
         try:
+            if task.arrival.pid != arrival.pid:  # it has joined a running task
+                self.actuator.execute(actions)
+                return task
             self.book.register(task, self.node.jobs[task.job])
             self.actuator.execute(actions)
         except Killed:
@@ -152,7 +155,11 @@ class World:
         self._settle(node, Book.open(self._path), in_use)
         found, owned = [], dict[str, int]()
         for record in sorted(self.book.records(), key=lambda record: record.fields["arrival"]):
-            task, job = registry.restore(record, self.fences.get(record.fields["pid"], 0))
+            task, job = registry.restore(record)
+            if known := self.confined.get(task.arrival.pid):
+                task.arrival = replace(
+                    task.arrival, fence=known.fence, batch_job=known.batch_job, batch_fence=known.batch_fence
+                )
             if task.responder and task.arrival.pid in wishes:
                 task.said = task.wish = wishes[task.arrival.pid]  # they stand in the mailbox
             found.append((task, job))

@@ -25,7 +25,6 @@ static void fill_request(struct drom_request_message *request, const struct opti
     find_rank(&rank);
     dromi_request(request, DROM_KNOCK_LAUNCH);
     const char *slash = strrchr(options->command[0], '/');
-    copy_name(request->job, slash ? slash + 1 : options->command[0]);
     const char *job = getenv("DROM_JOB_ID");
     if (options->job)
         copy_name(request->job, options->job);

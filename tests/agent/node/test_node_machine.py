@@ -139,6 +139,7 @@ class NodeMachine(RuleBasedStateMachine):
         memory=st.sampled_from([0, 0, 3, 6]),
         seated=st.sampled_from([True, True, False]),
         fence=st.sampled_from([0, 0, 0, 0, 1, 2, 3, 0b110, 0b1100, 0b1111, 0b111100, 0xF0, 0xFF]),
+        batch=st.sampled_from([("", 0), ("", 0), ("slurm-1", 0), ("slurm-2", 0b1111), ("slurm-3", 0xFF)]),
     )
     def arrive(
         self,
@@ -151,11 +152,12 @@ class NodeMachine(RuleBasedStateMachine):
         memory: int,
         seated: bool,
         fence: int,
+        batch: tuple[str, int],
     ) -> Any:
         self.pids += 1
         session = self.pids if size > 1 else 0
         asks = {"min_cpus": min(asked), "max_cpus": asked[1], "size": size, "layout": layout, "memory": memory}
-        asks["fence"] = fence
+        asks |= {"fence": fence, "batch_job": batch[0], "batch_fence": batch[1] and fence and batch[1] | fence}
         arrival = Arrival(self.pids, 1, uid, "j", job_class, session, **asks)  # type: ignore[arg-type]
         answer = said(lambda: self.world.arrive(arrival, self.now))
         if isinstance(answer, str):
@@ -172,11 +174,13 @@ class NodeMachine(RuleBasedStateMachine):
         task = self.node.tasks.get(slot)
         if task is None or not task.arrival.session or task.job in self.reserved:
             return
-        rank = next((r for r, t in self.node.jobs[task.job].ranks.items() if t is None), None)
+        job = self.node.jobs[task.job]
+        rank = next((r for r, t in job.ranks.items() if t is None and r >= job.first), None)
         if rank is not None:
             self.pids += 1
-            again = replace(task.arrival, pid=self.pids, rank=rank)
-            other = self.world.arrive(again, self.now)
+            fence = job.fences.get(rank, job.fence)
+            again = replace(task.arrival, pid=self.pids, session=job.session, rank=rank - job.first, fence=fence)
+            other = self.world.arrive(replace(again, batch_fence=job.fence), self.now)
             assert other is None or other.job == task.job
 
     @rule(

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.system.cgroups import CpusetReader, parse_cgroups, parse_cpu_max, parse_mounts
+from drom.agent.system.cgroups import parse_cgroups, parse_cpu_max, parse_mounts
 from drom.agent.topology.machine import usable_cores, warnings_of
 from drom.agent.topology.sysfs import read_topology
 
@@ -17,12 +16,9 @@ from tests.support.recorded_machines import NODE, grow, two_by_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Plant = Callable[[dict[str, str]], str]
-
-
-V1 = {"proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"}
-V2 = {"proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"}
 
 
 @pytest.fixture
@@ -181,47 +177,6 @@ class TestMemory:
         files["sys/fs/cgroup/cpuset.mems.effective"] = "1\n"
 
         assert read_topology(plant(files)).memory == 31 * 1024
-
-
-class TestOfAProcess:
-    """The CPUs that its cgroups leave another process."""
-
-    def test_the_step_of_a_batch_system_of_version_1(self, plant: Plant) -> None:
-        """The set of its own group, as far as the groups above agree."""
-        job = "sys/fs/cgroup/cpuset/slurm_n1/uid_1/job_7"
-        files = V1 | {
-            "proc/self/cgroup": "3:cpuset:/\n",
-            "proc/9/cgroup": "3:cpuset:/slurm_n1/uid_1/job_7/step_0\n",
-        }
-        files |= {f"{job}/step_0/cpuset.cpus": "1-3\n", f"{job}/cpuset.cpus": "2-3\n"}
-
-        assert CpusetReader(Path(plant(files))).cpuset_of(9) == 0b1100
-
-    def test_a_group_of_version_2(self, plant: Plant) -> None:
-        """The effective set of the nearest group that has one."""
-        files = V2 | {"proc/self/cgroup": "0::/system.slice/drom.service\n", "proc/9/cgroup": "0::/box/leaf\n"}
-        files |= {"sys/fs/cgroup/box/cpuset.cpus.effective": "0,2\n"}
-
-        assert CpusetReader(Path(plant(files))).cpuset_of(9) == 0b101
-
-    def test_what_an_agent_keeps_its_tasks_in_does_not_count(self, plant: Plant) -> None:
-        """The group above it does."""
-        group = "box/task-0123abcd-9-77"
-        files = V2 | {"proc/self/cgroup": "0::/\n", "proc/9/cgroup": f"0::/{group}\n"}
-        files |= {
-            f"sys/fs/cgroup/{group}/cpuset.cpus.effective": "0\n",
-            "sys/fs/cgroup/box/cpuset.cpus.effective": "0-1\n",
-        }
-
-        assert CpusetReader(Path(plant(files))).cpuset_of(9) == 0b11
-
-    @pytest.mark.parametrize("groups", ["0::/ours\n", "", "nonsense", "0::/gone\n"])
-    def test_nothing_is_said_of_our_own_groups_and_of_those_that_are_unknown(self, plant: Plant, groups: str) -> None:
-        """A process in the agent's own groups, one that has ended, and groups without a file."""
-        files = V2 | {"proc/self/cgroup": "0::/ours\n", "proc/9/cgroup": groups}
-        files |= {"sys/fs/cgroup/ours/cpuset.cpus.effective": "0-1\n"}
-
-        assert CpusetReader(Path(plant(files))).cpuset_of(9) == 0
 
 
 class TestParsers:

@@ -361,14 +361,14 @@ def test_a_relative_directory_is_exported_absolute(tmp_path: Path, monkeypatch: 
 
 
 def test_the_request_says_what_was_asked(tmp_path: Path) -> None:
-    """Every option reaches the agent, and the job is named after the command unless said otherwise."""
+    """Every option reaches the agent, which names a job without a name."""
     with serve_registrations(tmp_path, lambda request: request.grant(1)) as server:
         run("--runtime-dir", tmp_path, "--cpus", "8", "--min", "2", "--class", "rigid", "--session", "s1", "/bin/true")
         run("--runtime-dir", tmp_path, "--job", "mine", "true", DROM_TASK="12:345")
         first, second = server.requests
 
     assert [first.field(name) for name in ("kind", "max_cpus", "min_cpus", "job_class")] == [1, 8, 2, 2]
-    assert (first.text("job"), first.text("session")) == ("true", "s1")
+    assert (first.text("job"), first.text("program"), first.text("session")) == ("", "/bin/true", "s1")
     assert [second.field(name) for name in ("max_cpus", "min_cpus", "job_class", "local_size")] == [0, 0, 0, 0]
     assert (second.text("job"), second.text("session")) == ("mine", "")
     assert (second.field("task_pid"), second.field("task_start")) == (12, 345)
@@ -556,7 +556,9 @@ def test_a_program_into_which_nothing_is_loaded_is_told_its_number_of_threads(tm
     ("name", "value"),
     [(name, value) for name in ("OMP_NUM_THREADS",) for value in ("", " ", "abc", "-1", "0", "2,,", "9" * 12)]
     + [("OMP_PLACES", "9" * 12), ("OMP_PROC_BIND", "9" * 12), ("KMP_AFFINITY", "9" * 11 + "G")]
-    + [(name, "9" * 11 + "G") for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE", "KMP_STACKSIZE")]
+    + [(name, size) for name in ("OMP_STACKSIZE", "GOMP_STACKSIZE", "KMP_STACKSIZE") for size in ("9" * 11, "9999 G")]
+    + [("KMP_STACKSIZE", size) for size in ("999999G", "900t", "1p")]
+    + [("KMP_CPUINFO_FILE", "/nonexistent")]
     + [("GOMP_CPU_AFFINITY", value) for value in ("1,,2", "0-1:1 x", "0-1:3:3", "1k", "9" * 11, "0,", "0-")],
 )
 def test_settings_at_which_llvms_runtime_aborts_keep_gnus(tmp_path: Path, name: str, value: str) -> None:
