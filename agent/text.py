@@ -187,12 +187,14 @@ def cpus_are(mask: int) -> str:
     return f"{cpu_names(mask)} {'is' if mask.bit_count() == 1 else 'are'}"
 
 
-def left_alone(busy: int, unavailable: int) -> Iterator[str]:
+def left_alone(busy: int, unavailable: int, foreign: int) -> Iterator[str]:
     """Yield a sentence for each reason why CPUs of a node are not handed out now.
 
     `busy` is the mask of CPUs that unmanaged programs keep busy, `unavailable` that of CPUs gone, not allowed or
-    reserved.
+    reserved, `foreign` that of CPUs that are left to jobs of Slurm.
     """
+    if foreign:
+        yield f"{cpus_are(foreign)} left to jobs of Slurm that run no program under drom."
     if busy:
         them = "it" if busy.bit_count() == 1 else "them"
         yield f"{cpus_are(busy)} left to unmanaged programs, which keep {them} busy."

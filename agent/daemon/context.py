@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from drom.agent.daemon.registrar import Registrar
     from drom.agent.daemon.registration_server import RegistrationServer
     from drom.agent.daemon.settings import Settings
+    from drom.agent.daemon.usable_cpus import UsableCpus
     from drom.agent.execution.no_scheduler import NoScheduler
     from drom.agent.ipc.mailboxes import Mailboxes
     from drom.agent.ipc.registry import Registry
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from drom.agent.observe.log import Log
     from drom.agent.observe.reporter import EventReporter
     from drom.agent.observe.view import Snapshot
-    from drom.agent.topology.availability import AvailabilityMonitor
 
 
 class Context(Protocol):
@@ -40,15 +40,12 @@ class Context(Protocol):
     registry: Registry
     reload: Callable[[], object]
     report: EventReporter
-    availability: AvailabilityMonitor
+    usable: UsableCpus
     settings: Settings
     executor: NoScheduler
 
     def snapshot(self) -> Snapshot:
         """Return the state of all tasks, at most a moment old."""
-
-    def update_usable_cpus(self, now: float) -> None:
-        """Set the node's CPUs to those that may be used now."""
 
     def confined(self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True) -> Arrival:
         """Return an arrival with what confines its process."""

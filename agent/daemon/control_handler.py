@@ -63,7 +63,7 @@ class ControlHandler:
         if name == "ps":
             return self._look(caller)
         if name == "topology":
-            return self._daemon.availability.machine.to_json()
+            return self._daemon.usable.availability.machine.to_json()
         if name == "reload":
             return self._reload(caller)
         try:

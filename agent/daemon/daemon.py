@@ -25,6 +25,7 @@ from drom.agent.daemon.process_watch import ProcessWatcher, first_process
 from drom.agent.daemon.registrar import Registrar
 from drom.agent.daemon.registration_server import RegistrationServer
 from drom.agent.daemon.responders import Responders
+from drom.agent.daemon.usable_cpus import UsableCpus
 from drom.agent.enforcement import affinity
 from drom.agent.enforcement.repair import MaskRepair
 from drom.agent.enforcement.spread import ThreadSpreading
@@ -41,15 +42,12 @@ from drom.agent.observe.job_rates import RateMonitor
 from drom.agent.observe.reporter import EventReporter
 from drom.agent.observe.snapshot import snapshot
 from drom.agent.system import heap, proc
+from drom.agent.system.batch_jobs import BatchJobReader
 from drom.agent.system.confinement import Confinement, ConfinementReader
 from drom.agent.system.periodic import Step
 from drom.agent.system.unix_signals import SignalPipe
-from drom.agent.system.unmanaged_load import LoadMonitor
 from drom.agent.text import counted
 from drom.agent.topology import machine as topology
-from drom.agent.topology.availability import AvailabilityMonitor
-
-from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -74,6 +72,7 @@ PARTS = (
     "door",
     "events",
     "following",
+    "foreign_jobs",
     "freeze_file",
     "job",
     "load",
@@ -133,9 +132,6 @@ class Daemon:
             capacity=settings.capacity,
             layout=settings.layout,
         )
-        self.watch_load = LoadMonitor(settings.avoidance, [mask for *_, mask in self.rows])
-        self.availability = AvailabilityMonitor(machine, settings.reread or (lambda: machine), settings.unit)
-        self.busy = 0
         self._claims = CpuLocks(settings.claims) if settings.claims and self.binds else None
         if self._claims:
             for warning in self._claims.take(self.node.cores.all):
@@ -173,6 +169,15 @@ class Daemon:
             binds=self.binds,
             cpusets=self.settings.cpusets,
         )
+        self.usable = UsableCpus(
+            self.settings,
+            self.node,
+            [mask for *_, mask in self.rows],
+            self.log,
+            BatchJobReader(Path("/")) if self.binds else None,
+            execute=self.actuator.execute,
+            confine_all=self.confine_all,
+        )
         self.responders = Responders(self.actuator, self.mailboxes)
         self.registrar = Registrar(
             self.actuator,
@@ -202,8 +207,9 @@ class Daemon:
             self.executor = JobExecutor(self, membership)
         self._periodic: tuple[tuple[str, Periodic], ...] = (
             ("deadlines", Step(self._act_on_deadlines, self.node.next_deadline)),
-            ("machine", Step(self._look_at_machine)),
-            ("load", Step(self._look_at_load)),
+            ("machine", Step(self.usable.look_at_machine)),
+            ("load", Step(self.usable.look_at_load)),
+            ("foreign_jobs", Step(self.usable.look_at_foreign_jobs)),
             ("spreading", spreading),
             ("widening", self.actuator.widening),
             ("repairs", self.mask_repair),
@@ -218,6 +224,7 @@ class Daemon:
         else:
             self.mailboxes.keep_only(set())
             self.actuator.execute(self.node.adopt([], {}, 0, time.monotonic(), self.executor.reservations()))
+        self.usable.look_at_foreign_jobs(time.monotonic())
         if self.settings.cpusets and self.binds:
             self.settings.cpusets.remove_all_but(self.node.tasks.values())
 
@@ -376,37 +383,10 @@ class Daemon:
     def _act_on_deadlines(self, now: float) -> None:
         self.actuator.execute(self.node.tick(now))
 
-    def _look_at_load(self, now: float) -> None:
-        """Stop using cores that unmanaged programs keep busy."""
-        if self.settings.topology.emulated:
-            return
-        tasks = [first_process(task) for task in self.node.tasks.values()]
-        busy = self.watch_load.look(now, tasks, self.node.plan.lost)
-        if busy is not None:
-            self.busy = busy
-            self.log("cpus_avoided", cpus=format_cpulist(busy) or "none", reason="unmanaged programs keep them busy")
-            self.update_usable_cpus(now)
-
     def _look_at_pace(self, now: float) -> None:
         """Pass measurements of how fast jobs progress to the executor, which reports them to the scheduler."""
         if samples := self.rate_monitor.look(now):
             self.executor.rates_measured(samples)
-
-    def _look_at_machine(self, now: float) -> None:
-        """Use only CPUs that are online and permitted, after changes by hotplug, cpusets and quotas."""
-        if self.settings.reread is None or not self.availability.look(now):
-            return
-        found = self.availability.available
-        masks = {"managed": found.managed, "gone": found.gone, "more": found.more}
-        self.log("cpus_changed", **{name: format_cpulist(mask) or "none" for name, mask in masks.items()})
-        self.update_usable_cpus(now)
-        self.confine_all()  # when a cpuset changes, older kernels reset the affinity of its threads
-
-    def update_usable_cpus(self, now: float) -> None:
-        """Set the node's CPUs to those available and not kept busy by unmanaged programs."""
-        found = self.availability.available
-        busy = self.busy & found.managed
-        self.actuator.execute(self.node.set_usable_cpus(found.managed & ~busy, now, found.gone, busy))
 
     def _timeout(self) -> float:
         if self._more:

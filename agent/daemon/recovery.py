@@ -71,7 +71,7 @@ class Recovery:
         self._starting += starting
         self._over += over
         node.begin_anew()
-        daemon.update_usable_cpus(time.monotonic())
+        daemon.usable.update(time.monotonic())
         actuator.execute(_enter(daemon, self._known))
         for task in (*self._known.values(), *self._over):
             if node.tasks.get(task.slot) is not task:

@@ -18,7 +18,7 @@ from drom.agent.config.sources import SCHEMA_VERSION, ConfigError, options_of
 from drom.agent.config.validation import no_core_left, unknown
 from drom.agent.errors import ControlError
 from drom.agent.policy.site_rules import SiteRules
-from drom.agent.system.unmanaged_load import BusyCoreFilter, LoadMonitor
+from drom.agent.system.unmanaged_load import BusyCoreFilter
 
 from dromlib.cpulist import format_cpulist, parse_cpulist
 
@@ -87,7 +87,7 @@ class ConfigReloader:
         settings = self._sources.load(os.environ)
         said = {name: setting for name, setting in settings.items() if setting.origin != "default"}
         faults = [*unknown(said)]
-        if "reserved" in said and not self._daemon.availability.left(parse_cpulist(str(said["reserved"].value))):
+        if "reserved" in said and not self._daemon.usable.availability.left(parse_cpulist(str(said["reserved"].value))):
             faults.append(no_core_left(said["reserved"]))
         if faults:
             raise ConfigError("\n".join(faults))
@@ -120,11 +120,8 @@ class ConfigReloader:
         daemon.registrar.exclude = daemon.control_handler.candidates.exclude = settings.exclude
         if not changed:
             return
-        if {"avoid_load", "avoid_after"} & set(changed):
-            daemon.watch_load = LoadMonitor(settings.avoidance, [mask for *_, mask in daemon.rows])
-            daemon.busy = 0
-        daemon.availability.reserve(parse_cpulist(self._options.reserved))
-        daemon.update_usable_cpus(now)
+        load = bool({"avoid_load", "avoid_after"} & set(changed))
+        daemon.usable.configure(settings, parse_cpulist(self._options.reserved), load=load)
         rules, memory, grace, layout = settings.rules, settings.memory, settings.grace, settings.layout
         daemon.actuator.execute(daemon.node.configure(rules, memory, grace, layout, now))
 

@@ -159,10 +159,10 @@ class Event(Value):
 
     Kinds: arrival, admission (after it had waited), end (of one of its tasks), order, expiry (of an order's time),
     release (one of its tasks is no longer managed), rest (a job has finished resting), use (the CPUs that may be handed
-    out have changed), load (unmanaged programs keep other CPUs busy), wish (what its programs can use), start (of the
-    agent), rules (the site has changed its rules).
+    out have changed), load (unmanaged programs keep other CPUs busy), foreign (other CPUs are left to jobs of a batch
+    system), wish (what its programs can use), start (of the agent), rules (the site has changed its rules).
     `by` is the uid of the user that gave the order, `lost` the CPUs that are no longer handed out since, if any (use,
-    load).
+    load, foreign).
     """
 
     kind: str

@@ -159,7 +159,7 @@ def _admit(transaction: Transaction, job: Job) -> Wait | None:
 def _counts_with(area: Area, new: JobCores) -> dict[str, int] | Wait:
     """Return the cores of every job of an area once the waiting job `new` runs too, or why it has to wait."""
     plan, total = area.plan, area.total()
-    could, cap = total + plan.cores.count(plan.busy & area.mask), plan.cap
+    could, cap = total + plan.cores.count((plan.busy | plan.foreign) & area.mask), plan.cap
     if beyond := fair_share.why_never(new, could, cap, told=plan.cores):
         return beyond
     counts = fair_share.admit(new, area.running(), total, plan.rules.sharing_factor, cap, told=plan.cores)

@@ -235,6 +235,8 @@ def _happened(event: Event, job: Job, user: Callable[[int], str]) -> str:
         "release": f"{by} released {'a task of it' if mine else event.job}",
         "use": f"{cpu_names(event.lost)} could not be used any more" if event.lost else "CPUs could be used again",
         "load": "unmanaged programs kept " + (f"{cpu_names(event.lost)} busy" if event.lost else "CPUs busy no longer"),
+        "foreign": "Slurm gave "
+        + (f"{cpu_names(event.lost)} to a job that runs no program under drom" if event.lost else "CPUs back"),
         "rest": "the residence of jobs that had been resized was over",
         "wish": f"{'it' if mine else event.job} said how many CPUs it can use",
         "start": "this agent started",
@@ -342,7 +344,8 @@ def _took_all(node: Node, job: Job, shares: Mapping[str, int]) -> bool:
 
 
 def _left_alone(node: Node) -> Iterator[str]:
-    return left_alone(node.plan.busy, node.plan.avoided & ~node.plan.busy)
+    plan = node.plan
+    return left_alone(plan.busy, plan.avoided & ~(plan.busy | plan.foreign), plan.foreign)
 
 
 def _waits(node: Node, job: Job) -> Iterator[str]:

@@ -330,17 +330,17 @@ class Node:
         task = self.tasks[slot]
         return self._end_task(task, Event("release", task.job, now, by))
 
-    def set_usable_cpus(self, mask: int, now: float, gone: int = 0, busy: int = 0) -> list[Action]:
+    def set_usable_cpus(self, mask: int, now: float, gone: int = 0, busy: int = 0, foreign: int = 0) -> list[Action]:
         """Hand out only the CPUs in `mask` from now on, by whole cores; jobs leave the others where they can.
 
         Rigid and pinned jobs keep theirs, and so do jobs whose minimum has no place elsewhere: see `Plan.why_kept`.
         `gone` are CPUs that do not exist any more: grants leave them out, and any job whose cores are gone moves if
         there is a place, whatever its class. `busy` are CPUs that `mask` lacks only because unmanaged programs keep
-        them busy.
+        them busy, `foreign` those that it lacks only because they are left to jobs of a batch system.
         """
-        kind = "use" if busy == self.plan.busy else "load"
+        kind = "foreign" if foreign != self.plan.foreign else "load" if busy != self.plan.busy else "use"
         event = Event(kind, "", now, lost=self.plan.usable & (~mask | gone))
-        self.plan.set_usable_cpus(mask, gone & self.cores.all, busy)
+        self.plan.set_usable_cpus(mask, gone & self.cores.all, busy, foreign)
         sharing.hand_out(Transaction(self.plan, event), "avoid")
         return self.grants.publish_next(now)
 

@@ -37,9 +37,10 @@ class Plan:
 
     `usable` are the CPUs, by whole cores, that may be handed out; jobs that may not move, or would fall below their
     minimum, stay on others. A job with a place elsewhere never stays on cores that are `lost`. `gone` are CPUs that do
-    not exist any more: a core is handed out with its remaining ones. `busy` are CPUs that only the load of unmanaged
-    programs keeps from being `usable`. `changes` records the names of jobs of which anything may have changed that
-    their tasks do not record themselves. `timed`, `restless`, `laid_out` and `fenced` are the jobs that have times,
+    not exist any more: a core is handed out with its remaining ones. `busy` and `foreign` are CPUs that are not
+    `usable` only because unmanaged programs keep them busy, and because they are left to jobs of a batch system.
+    `changes` records the names of jobs of which anything may have changed that their tasks do not record themselves.
+    `timed`, `restless`, `laid_out` and `fenced` are the jobs that have times,
     that are not settled, that requested a layout, and that have a fence. `memory` is the memory of the node (bytes),
     0 if unknown; `layout` is the layout of jobs that request none. `arrivals` counts the jobs that have arrived.
     """
@@ -56,6 +57,7 @@ class Plan:
         self.usable = cores.all
         self.gone = 0
         self.busy = 0
+        self.foreign = 0
         self.jobs: dict[str, Job] = {}
         self.ledger = Ledger(cores)
         self.changes: Changes[str] = Changes()
@@ -213,9 +215,9 @@ class Plan:
         for job in self.jobs.values():
             self.touch(job)
 
-    def set_usable_cpus(self, mask: int, gone: int, busy: int) -> None:
+    def set_usable_cpus(self, mask: int, gone: int, busy: int, foreign: int) -> None:
         """Hand out only the CPUs in `mask` from now on, and of these only whole cores, not counting CPUs in `gone`."""
-        self.busy = busy
+        self.busy, self.foreign = busy, foreign
         changed, self.gone = self.gone ^ gone, gone
         self.usable = sum(core for core in self.cores if core & ~gone and not core & ~gone & ~mask)
         self._outdated.update(self.jobs)

@@ -148,7 +148,7 @@ class Site:
         with self._turn:
             with agent.lock:
                 snapshot = agent.snapshot()
-                machine = agent.availability.machine
+                machine = agent.usable.availability.machine
                 since = agent.report.hour.look(time.monotonic())
                 changes = agent.report.counters.changes.total()
             past = since.after(self._earlier(since))

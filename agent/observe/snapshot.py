@@ -63,9 +63,10 @@ def snapshot(agent: AgentView) -> Snapshot:
             )
         )
     since = None if node.grants.frozen_since is None else time.time() - (time.monotonic() - node.grants.frozen_since)
-    unavailable = node.cores.all & ~agent.availability.available.managed
+    unavailable = node.cores.all & ~agent.usable.availability.available.managed
     avoided = node.plan.avoided & ~unavailable
-    return Snapshot(tuple(views), agent.settings.observe, since, avoided, unavailable, _load(agent))
+    foreign = node.plan.foreign
+    return Snapshot(tuple(views), agent.settings.observe, since, avoided, unavailable, foreign, _load(agent))
 
 
 @functools.lru_cache(maxsize=256)
@@ -86,7 +87,7 @@ def overview(agent: AgentView) -> NodeSummary:
 
 
 def _load(agent: AgentView) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted(agent.watch_load.load.items()))
+    return tuple(sorted(agent.usable.load.items()))
 
 
 def _jobs(agent: AgentView) -> tuple[JobView, ...]:

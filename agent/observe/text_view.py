@@ -270,7 +270,10 @@ def node_notes(answer: dict[str, Any]) -> Iterator[str]:
     """Yield further notes on a node from the answer to `ps`."""
     if answer["observe"]:
         yield "This agent only observes: no mask is changed."
-    yield from left_alone(*(parse_cpulist(answer.get(name, "")) for name in ("avoided", "unavailable")))
+    avoided, unavailable, foreign = (
+        parse_cpulist(answer.get(name, "")) for name in ("avoided", "unavailable", "foreign")
+    )
+    yield from left_alone(avoided & ~foreign, unavailable, foreign)
     if answer.get("frozen_since"):
         yield f"Frozen since {answer['frozen_since']}: nothing changes until the freeze file is removed."
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from drom.agent.observe.job_rates import RateMonitor
     from drom.agent.observe.log import Log
     from drom.agent.observe.reporter import EventReporter
-    from drom.agent.system.unmanaged_load import LoadMonitor
     from drom.agent.topology.availability import AvailabilityMonitor
 
 
@@ -39,19 +38,33 @@ class Explainer(Protocol):
         """Return why the job of that name has its CPUs. Raises `Refused` if there is no such job."""
 
 
+class CpuSources(Protocol):
+    """What determines the CPUs that an agent hands out; see `drom.agent.daemon.usable_cpus`."""
+
+    @property
+    def availability(self) -> AvailabilityMonitor:
+        """The CPUs of the machine that are available."""
+
+    @property
+    def load(self) -> dict[int, float]:
+        """The share of each OS CPU that unmanaged programs used."""
+
+
 class AgentView(Protocol):
     """A running agent. Hold `lock` while reading anything but `settings` and `rows`."""
 
     lock: threading.Lock
     node: Node
     mailboxes: Mailboxes
-    availability: AvailabilityMonitor
     report: EventReporter
     guard: Guard
     log: Log
     rate_monitor: RateMonitor
-    watch_load: LoadMonitor
     rows: list[Core]
+
+    @property
+    def usable(self) -> CpuSources:
+        """What determines the CPUs that are handed out."""
 
     @property
     def settings(self) -> ViewSettings:
@@ -155,8 +168,9 @@ class NodeSummary:
 class Snapshot:
     """The tasks at one moment; `frozen_since` is when the kill switch was seen (seconds since 1970).
 
-    `avoided` are the OS CPUs left alone now, `unavailable` those that are offline, not allowed or reserved now,
-    `unmanaged` the share of each CPU that unmanaged programs used, if that is measured.
+    `avoided` are the OS CPUs left alone now, and `foreign` those of them that are left to jobs of Slurm that run no
+    program under drom; `unavailable` are those that are offline, not allowed or reserved now. `unmanaged` is the
+    share of each CPU that unmanaged programs used, if that is measured.
     """
 
     tasks: tuple[TaskView, ...]
@@ -164,6 +178,7 @@ class Snapshot:
     frozen_since: float | None = None
     avoided: int = 0
     unavailable: int = 0
+    foreign: int = 0
     unmanaged: tuple[tuple[int, float], ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -174,6 +189,7 @@ class Snapshot:
             "frozen_since": None if self.frozen_since is None else iso(self.frozen_since),
             "avoided": format_cpulist(self.avoided),
             "unavailable": format_cpulist(self.unavailable),
+            "foreign": format_cpulist(self.foreign),
             "tasks": [task.to_json() for task in self.tasks],
         }
 

@@ -57,15 +57,15 @@ class ConfinementReader:
         """
         files = FileTree(self._root)
         theirs, ours = (files.text(f"proc/{who}/cgroup") or "" for who in (pid, "self"))
-        cpus, groups, own = 0, dict[str, list[list[str]]](), {_job_in(proc.environment(os.getpid()))}
+        cpus, groups = 0, dict[str, list[list[str]]]()
+        self._mounts = self._mounts or cgroups.mounts(files)
         if theirs and theirs != ours:
-            self._mounts = self._mounts or cgroups.mounts(files)
             paths = cgroups.parse_cgroups(theirs)
             for chain in cgroups.chains(self._mounts, paths, "cpuset"):
                 cpus = _both(cpus, cgroups.cpuset(files, [group for group in chain if not _OF_TASK.search(group)]))
-            groups, own = self._groups_of_job(paths), own | {*self._groups_of_job(cgroups.parse_cgroups(ours))}
+            groups = _groups_of_job(self._mounts, paths)
         job = next(iter(groups), "") or _job_in(proc.environment(pid))
-        if not job or job in own:
+        if not job or job in own_jobs(self._mounts, ours):
             return Confinement(cpus)
         if not groups:
             return Confinement(_both(cpus, affinity), job)
@@ -74,15 +74,27 @@ class ConfinementReader:
             job_cpus = _both(job_cpus, cgroups.cpuset(files, chain))
         return Confinement(cpus, job, job_cpus if cpus else 0)
 
-    def _groups_of_job(self, paths: dict[str, str]) -> dict[str, list[list[str]]]:
-        """Return the folders of a job of Slurm and their ancestors in each hierarchy, by the name of the job."""
-        found: dict[str, list[list[str]]] = {}
-        for place, parts in cgroups.places(self._mounts, paths):
-            if match := _OF_JOB.match("/".join(parts)):
-                depths = range(match[0].count("/") + 1, -1, -1)
-                chain = ["/".join((place, *parts[:depth])) for depth in depths]
-                found.setdefault(f"slurm-{match[1]}", []).append(chain)
-        return found
+
+def own_jobs(mounted: list[Mount], ours: str) -> set[str]:
+    """Return the names of the jobs of Slurm in which this process runs, given its ``/proc/self/cgroup``."""
+    return {*_groups_of_job(mounted, cgroups.parse_cgroups(ours)), _job_in(proc.environment(os.getpid()))} - {""}
+
+
+def job_of_group(path: str) -> str:
+    """Return the job of Slurm for which a group below a mount point was made; empty if that is no job's own group."""
+    match = _OF_JOB.fullmatch(path)
+    return f"slurm-{match[1]}" if match else ""
+
+
+def _groups_of_job(mounted: list[Mount], paths: dict[str, str]) -> dict[str, list[list[str]]]:
+    """Return the folders of a job of Slurm and their ancestors in each hierarchy, by the name of the job."""
+    found: dict[str, list[list[str]]] = {}
+    for place, parts in cgroups.places(mounted, paths):
+        if match := _OF_JOB.match("/".join(parts)):
+            depths = range(match[0].count("/") + 1, -1, -1)
+            chain = ["/".join((place, *parts[:depth])) for depth in depths]
+            found.setdefault(f"slurm-{match[1]}", []).append(chain)
+    return found
 
 
 def _job_in(environment: list[bytes]) -> str:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HEAD, NODE = "head", "n1"
+HEAD, NODE = "head", f"n{os.getpid()}"
+"""The machines. The node's name is that of control groups too, which are of this run alone."""
 TOOLS = ("munged", "slurmctld", "slurmd", "srun")
 CGROUPS = Path("/sys/fs/cgroup")
 GROUP = f"slurm_{NODE}"
@@ -171,11 +172,16 @@ class Slurm:
 
         return self.await_true(done, " ".join(words)).stdout
 
-    def start(self, name: str, partition: str = "divided", cpus: int = 1) -> None:
-        """Start a job of this name that sleeps below `srun drom run`, in the background."""
+    def start(self, name: str, partition: str = "divided", cpus: int = 1, *, plain: bool = False) -> None:
+        """Start a job of this name that sleeps below `srun drom run`, or below srun alone, in the background."""
         options = ["-p", partition, "-J", name, "-n1", f"-c{cpus}", "--chdir", str(self.folder / "work")]
         run = [str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--job", name, "--"]
-        self._run(HEAD, "srun", *options, *run, "sleep", "1000", name=f"srun-{name}")
+        self._run(HEAD, "srun", *options, *([] if plain else run), "sleep", "1000", name=f"srun-{name}")
+
+    def start_outside(self, name: str) -> Process:
+        """Start `drom run --job NAME` on the node, outside every job of Slurm, and return its process."""
+        run = [str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--job", name, "--"]
+        return self._run(NODE, *run, "sleep", "1000", name=f"outside-{name}")
 
     def submit(self, script: str, *options: str, cpus: int = 2) -> str:
         """Submit a batch script, in which `drom-run` is this one and finds the agent; return the job's number."""
@@ -215,6 +221,10 @@ class Slurm:
     def tasks(self) -> dict[str, str]:
         """Return the same of jobs of one task."""
         return {job: tasks[0] for job, tasks in self.ranks().items()}
+
+    def left_alone(self) -> str:
+        """Return the CPUs that the agent leaves to jobs of Slurm that run no program under drom."""
+        return str(self._order("ps")["foreign"])
 
     def _order(self, name: str) -> Any:
         return client.order(self._within(self.folder / "agent" / "run"), name)

@@ -146,7 +146,7 @@ class World:
             old.cores, old.plan.place, rules=rules, memory=old.plan.memory, grace=old.grants.grace, capacity=CAPACITY
         )
         node.plan.many = old.plan.many
-        node.set_usable_cpus(old.plan.usable, now, old.plan.gone, old.plan.busy)
+        node.set_usable_cpus(old.plan.usable, now, old.plan.gone, old.plan.busy, old.plan.foreign)
         if old.grants.frozen:
             node.freeze(now)
         wishes = {task.arrival.pid: task.said for task in old.tasks.values()}

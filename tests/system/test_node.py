@@ -110,7 +110,7 @@ def test_ps_prints_exactly_the_promised_columns(agent: Agent, start: Programs, p
     start.start(*agent.run("--job", "b", "--class", "moldable", "--", "sleep", "1000"))
     agent.await_tasks(a="0", b="1")
     value = json.loads(agent.cli("ps", "--json").stdout)
-    assert value.keys() == {"schema_version", "observe", "frozen_since", "avoided", "unavailable", "tasks"}
+    assert value.keys() == {"schema_version", "observe", "frozen_since", "avoided", "unavailable", "foreign", "tasks"}
     assert value["schema_version"] == 1
     assert [row.keys() == COLUMNS for row in value["tasks"]] == [True, True]
     a, b = value["tasks"]

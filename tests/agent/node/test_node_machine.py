@@ -14,6 +14,7 @@ from drom.agent.model.caller import Caller
 from drom.agent.model.jobs import Arrival, Demand, Reservation
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node import orders
+from drom.agent.node.foreign import cores_of_foreign_jobs
 from drom.agent.node.invariants import violations
 from drom.agent.node.plan import MANY
 from drom.agent.policy.site_rules import SiteRules
@@ -379,9 +380,10 @@ class NodeMachine(RuleBasedStateMachine):
         gone=st.sampled_from([0, 0, 0, 0, 1, 2, 0b110, 0b1001, 0b1111, 0b01010101, 0b11100000, 0x7F, 0xFF]),
         quota=st.sampled_from([None, None, None, 1, 2, 3, 7]),
         left_alone=st.sampled_from([0, 0, 0, 0, 1, 2, 3, 0b110, 0b10001, 0b1111, 0b11100000, 0xFF]),
+        foreign=st.lists(st.sampled_from([0b11, 0b1100, 0x0F, 0x3C, 0xFF]), max_size=2),
     )
-    def what_may_be_used_changes(self, gone: int, quota: int | None, left_alone: int) -> None:
-        """A cpuset, the quota of our container in cores, and what others use.
+    def what_may_be_used_changes(self, gone: int, quota: int | None, left_alone: int, foreign: list[int]) -> None:
+        """A cpuset, the quota of our container in cores, what others use, and the CPUs of jobs of a batch system.
 
         Nobody new gets what is beyond the quota or others'; grants leave out what is gone, and who is on nothing else
         has a reason, and gets its own back.
@@ -389,8 +391,10 @@ class NodeMachine(RuleBasedStateMachine):
         cores = [core for core in self.node.cores if core & ~gone]
         within = sum(cores[:quota]) & ~gone
         before = {job.name: job.planned for job in self.node.jobs.values()}
-        actions = self.node.set_usable_cpus(within & ~left_alone, self.now, gone, within & left_alone)
         plan = self.node.plan
+        theirs = within & cores_of_foreign_jobs(plan, {f"slurm-{n}": cpus for n, cpus in enumerate(foreign, 90)})
+        busy = within & left_alone & ~theirs
+        actions = self.node.set_usable_cpus(within & ~(busy | theirs), self.now, gone, busy, theirs)
         for job in self.node.jobs.values():
             assert not job.planned & plan.avoided & ~before[job.name], f"{job.name} gets CPUs that are to be left alone"
             assert job.planned & plan.gone or bool(plan.why_kept(job)) == bool(job.planned & plan.avoided)

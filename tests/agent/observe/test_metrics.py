@@ -138,8 +138,8 @@ def daemon() -> Daemon:
         log=SimpleNamespace(history=SimpleNamespace(lost=2)),
     )
     stub.rate_monitor = SimpleNamespace(rates=lambda job: {3: 12.5, 6: 20.0} if job == "a" else {})
-    stub.watch_load = SimpleNamespace(load={3: 0.25})
-    stub.availability = SimpleNamespace(available=CpuAvailability(node.cores.all, 0))
+    availability = SimpleNamespace(available=CpuAvailability(node.cores.all, 0))
+    stub.usable = SimpleNamespace(load={3: 0.25}, availability=availability)
     stub.snapshot = lambda: snapshot(cast("Daemon", stub))
     return cast("Daemon", stub)
 
