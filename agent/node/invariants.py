@@ -131,7 +131,12 @@ def _rules(node: Node) -> Iterator[str]:
     for area, user in [(area, user) for area in areas(plan) for user in {job.user for job in running}]:
         jobs = [job for job in running if job.user == user and area.has(job)]
         ordered = any(job.hold is not None or job.pinned for job in jobs)
-        could = any(job.job_class == "malleable" and job.cores > job.task_min * len(job.ranks) for job in jobs)
+        could = any(
+            job.job_class == "malleable"
+            and job.cores > job.task_min * len(job.ranks)
+            and not job.planned & plan.avoided  # a job that cannot leave these stays as it is
+            for job in jobs
+        )
         if plan.cap and not ordered and could and sum(job.cores for job in jobs) > plan.cap:
             yield f"the jobs of user {user} have more than {plan.cap} cores."
     for view in plan.running():
