@@ -278,6 +278,9 @@ class Options:
         "in /run/drom, otherwise `steward` in the runtime directory.",
         example="/var/lib/drom/spool",
     )
+    slurm_limits: bool = _option(
+        False, _SWITCH, "Lengthen the time limits of Slurm's jobs by what they lose to other jobs here; takes root."
+    )
     observe: bool = _option(False, _SWITCH, "Change no mask: only show what the agent would do.")
     log_format: str = _option(
         "logfmt",

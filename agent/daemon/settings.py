@@ -32,7 +32,7 @@ class Settings:
     declare, in bytes (0: not counted). `reread` returns the machine's present state (None: it never changes). `gate`
     receives orders from other nodes (None: there are none), and `membership` names the scheduler (None: none).
     `cpusets` are the control groups of tasks (None: there are and were none). `history` stores events beyond the
-    agent's life (None: they are not stored).
+    agent's life (None: they are not stored). With `slurm_limits` time limits of Slurm's jobs are lengthened.
     """
 
     runtime_dir: Path
@@ -55,6 +55,7 @@ class Settings:
     quotas: UserQuotas = field(default_factory=UserQuotas)
     cpusets: TaskCpusets | None = None
     history: EventLog | None = None
+    slurm_limits: bool = False
 
     @property
     def switch(self) -> Path:

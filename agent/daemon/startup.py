@@ -144,6 +144,7 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         membership=_membership(options),
         reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
         history=_history(options),
+        slurm_limits=options.slurm_limits,
     )
     placer = CompiledKernel(machine, unit)
     try:

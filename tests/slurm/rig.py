@@ -142,7 +142,8 @@ class Slurm:
     def start_agent(self) -> None:
         """Start the agent of the node, and wait until it is ready."""
         ready = self.log("agent").count(" event=ready ")
-        words = python_command.drom("agent", "--runtime-dir", str(self.folder / "agent" / "run"), "--grace", "0.5")
+        options = ("--runtime-dir", str(self.folder / "agent" / "run"), "--grace", "0.5", "--slurm-limits")
+        words = python_command.drom("agent", *options)
         claims = {cpu_locks.VARIABLE: str(self.folder / "claims"), "NUMBA_DISABLE_JIT": "1"}
         self.agent = self._run(NODE, *words, name="agent", **claims)
         self.await_true(lambda: self.log("agent").count(" event=ready ") > ready, "the agent")
@@ -172,9 +173,11 @@ class Slurm:
 
         return self.await_true(done, " ".join(words)).stdout
 
-    def start(self, name: str, partition: str = "divided", cpus: int = 1, *, plain: bool = False) -> None:
+    def start(
+        self, name: str, partition: str = "divided", cpus: int = 1, *, plain: bool = False, minutes: int = 60
+    ) -> None:
         """Start a job of this name that sleeps below `srun drom run`, or below srun alone, in the background."""
-        options = ["-p", partition, "-J", name, "-n1", f"-c{cpus}", "--chdir", str(self.folder / "work")]
+        options = ["-p", partition, "-J", name, "-n1", f"-c{cpus}", f"-t{minutes}", "-D", str(self.folder / "work")]
         run = [str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--job", name, "--"]
         self._run(HEAD, "srun", *options, *([] if plain else run), "sleep", "1000", name=f"srun-{name}")
 
@@ -237,6 +240,10 @@ class Slurm:
         """Return the cpuset that Slurm has given each job on the node, by the job's name."""
         rows = [line.split() for line in self.ask_slurm("squeue", "-h", "-t", "R", "-o", "%i %j").splitlines()]
         return {name: self.cpus_of(number) for number, name in rows}
+
+    def limits(self) -> dict[str, str]:
+        """Return the time limit of each job that runs, by the job's name."""
+        return dict(line.split() for line in self.ask_slurm("squeue", "-h", "-t", "R", "-o", "%j %l").splitlines())
 
     def cpus_of(self, number: str) -> str:
         """Return the cpuset that Slurm has given a job of this number on the node."""

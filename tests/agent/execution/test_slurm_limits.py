@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time limits of Slurm's jobs are lengthened by what they lose. Slurm's commands are scripts here, real processes."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from drom.agent.execution import slurm_limits
+from drom.agent.execution.slurm_limits import LATER, PAUSE, SlurmLimits, first_host, minutes_of
+from drom.agent.model.jobs import Arrival
+from drom.agent.observe.log import Log
+
+from tests.support.agents import wait_until
+from tests.support.nodes import make_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SQUEUE = '#!/bin/sh\ncat "$0.answer"\nexit $(cat "$0.code")\n'
+SCONTROL = '#!/bin/sh\necho "$@" >> "$0.calls"\n'
+
+
+class Stage:
+    """A node on which two jobs of Slurm share all CPUs from second 0 on, and Slurm as it answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = io.StringIO()
+        for name, text in (("squeue", SQUEUE), ("scontrol", SCONTROL)):
+            (folder / name).write_text(text, encoding="utf-8")
+            (folder / name).chmod(0o755)
+        self.answer("1:00:00 here")
+        node = make_node([1, 2, 4, 8])
+        self.limits = SlurmLimits(node, Log(self.log), host="here")
+        for number in (7, 8):
+            node.arrive(Arrival(number, 1, number, f"slurm-{number}", batch_job=f"slurm-{number}"), 0.0)
+        self.limits.run(0.0)
+
+    def answer(self, text: str, code: int = 0) -> None:
+        """Let squeue answer so."""
+        (self.folder / "squeue.answer").write_text(text, encoding="utf-8")
+        (self.folder / "squeue.code").write_text(str(code), encoding="utf-8")
+
+    def run(self, now: float) -> list[str]:
+        """Go on to this second, until no command is left to run; return what scontrol was asked since the last call."""
+        calls = self.folder / "scontrol.calls"
+        calls.unlink(missing_ok=True)
+
+        def done() -> bool:
+            self.limits.run(now)
+            self.limits._next = 0.0
+            return not self.limits._current
+
+        wait_until(done, self.log.getvalue)
+        return calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Return a stage."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    stage = Stage(tmp_path)
+    yield stage
+    stage.limits.close()
+
+
+def test_a_job_gets_at_least_what_it_has_lost(stage: Stage) -> None:
+    """A twentieth of its limit at a time: three minutes of an hour."""
+    assert stage.run(8.0) == []
+    assert stage.run(12.0) == ["update jobid=7 timelimit=+3", "update jobid=8 timelimit=+3"]
+    stage.answer("1:03:00 here")
+    assert stage.run(360.0) == []
+    assert stage.run(372.0) == ["update jobid=7 timelimit=+3", "update jobid=8 timelimit=+3"]
+
+
+def test_a_short_job_gets_whole_minutes(stage: Stage) -> None:
+    """As many as cover the loss."""
+    stage.answer("5:00 here")
+
+    assert stage.run(150.0) == ["update jobid=7 timelimit=+2", "update jobid=8 timelimit=+2"]
+
+
+def test_minutes_that_somebody_else_adds_count(stage: Stage) -> None:
+    """A scheduler, or an operator; the loss is covered by them."""
+    stage.run(12.0)
+    stage.answer("2:00:00 here")
+
+    assert stage.run(400.0) == []
+    assert stage.run(7200.0) == []
+
+
+def test_a_limit_that_an_operator_lowers_stays_lower(stage: Stage) -> None:
+    """The job still gets what it loses from then on."""
+    stage.run(12.0)
+    stage.answer("30:00 here")
+
+    assert stage.run(372.0) == ["update jobid=7 timelimit=+1", "update jobid=8 timelimit=+1"]
+
+
+@pytest.mark.parametrize("answer", ["UNLIMITED here", "1:00:00 other[1-2],here", "1:00:00", "INVALID here", ""])
+def test_jobs_without_a_limit_and_of_other_first_nodes_are_left_alone(stage: Stage, answer: str) -> None:
+    """They are looked at again much later."""
+    stage.answer(answer)
+    assert stage.run(100.0) == []
+    stage.answer("1:00:00 here[1-2]".replace("here[1-2]", "here,other"))
+    assert stage.run(100.0 + LATER - 1) == []
+    assert len(stage.run(100.0 + LATER)) == 2
+
+
+def test_a_failure_is_logged_and_tried_again(stage: Stage) -> None:
+    """The message is the last line that the command wrote."""
+    stage.answer("slurm_load_jobs error: Unable to contact slurm controller", 1)
+    assert stage.run(100.0) == []
+    assert "event=slurm_failed" in stage.log.getvalue()
+    assert 'reason="squeue: slurm_load_jobs error: Unable to contact slurm controller"' in stage.log.getvalue()
+
+    stage.answer("1:00:00 here")
+    assert stage.run(100.0 + PAUSE - 1) == []
+    assert len(stage.run(100.0 + PAUSE)) == 2
+
+
+def test_a_node_without_slurms_commands_is_told_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence says what to do."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    stage.run(100.0)
+
+    assert "squeue cannot be run: No such file or directory. Install Slurm's commands" in stage.log.getvalue()
+
+
+def test_a_command_that_hangs_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one runs."""
+    monkeypatch.setattr(slurm_limits, "TIMEOUT", -1.0)
+    (stage.folder / "squeue").write_text("#!/bin/sh\nexec sleep 1000\n", encoding="utf-8")
+    stage.run(100.0)
+
+    assert re.findall(r"job=(\S+) reason=\"squeue has not answered", stage.log.getvalue()) == ["slurm-7", "slurm-8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("5:00", 5),
+        ("1:00:00", 60),
+        ("1-02:03:00", 1563),
+        ("0:30", 0),
+        ("UNLIMITED", None),
+        ("NOT_SET", None),
+        ("", None),
+    ],
+)
+def test_a_limit_is_read(text: str, minutes: int | None) -> None:
+    """As squeue writes it."""
+    assert minutes_of(text) == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [("n1", "n1"), ("n[01-03,7],m", "n01"), ("rack[1-2]n[4,6-9]", "rack1n4"), ("a,b[1-2]", "a"), ("", "")],
+)
+def test_the_first_host_of_a_list_is_found(text: str, host: str) -> None:
+    """As Slurm shortens lists."""
+    assert first_host(text) == host

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time that jobs of a batch system lose to other jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from drom.agent.model.jobs import Arrival, Demand
+from drom.agent.node.lost_time import LostTime, loss_rates
+
+from tests.support.nodes import make_node
+
+if TYPE_CHECKING:
+    from drom.agent.node.node import Node
+
+LEFT = 0x0F
+
+
+@pytest.fixture
+def node() -> Node:
+    """Return a node of eight CPUs."""
+    return make_node([1 << cpu for cpu in range(8)])
+
+
+def launch(node: Node, pid: int, number: int, **about: Any) -> int:
+    """Let a task of a job of Slurm arrive, and all programs apply what they are granted; return its slot."""
+    name = f"slurm-{number}"
+    task, _ = node.arrive(Arrival(pid, 1, about.pop("uid", 1), name, batch_job=name, **about), 0.0)
+    while news := [(task.slot, task.epoch) for task in node.tasks.values() if len(task.grants) > 1]:
+        for slot, epoch in news:
+            node.grants.applied(slot, epoch, 0.0)
+    return task.slot
+
+
+def test_a_job_loses_as_much_of_its_speed_as_of_its_cores(node: Node) -> None:
+    """A job alone loses nothing."""
+    launch(node, 1, 1)
+    assert loss_rates(node.plan) == {"slurm-1": 0}
+
+    launch(node, 2, 2)
+    assert loss_rates(node.plan) == {"slurm-1": 0.5, "slurm-2": 0.5}
+
+
+def test_what_is_lost_adds_up_over_time(node: Node) -> None:
+    """It remains after the last task of a job has ended."""
+    lost = LostTime()
+    launch(node, 1, 1)
+    lost.update(node.plan, 10.0)
+    slot = launch(node, 2, 2)
+    lost.update(node.plan, 20.0)
+    lost.update(node.plan, 26.0)
+    node.ended(slot, 26.0)
+    lost.update(node.plan, 30.0)
+    lost.update(node.plan, 40.0)
+
+    assert lost.seconds == {"slurm-1": 5.0, "slurm-2": 5.0}
+
+
+def test_a_job_that_waits_loses_all_time(node: Node) -> None:
+    """The other one is rigid."""
+    launch(node, 1, 1, job_class="rigid", max_cpus=8)
+    launch(node, 2, 2)
+
+    assert loss_rates(node.plan) == {"slurm-1": 0, "slurm-2": 1}
+
+
+def test_cores_that_slurm_did_not_give_to_a_job_are_no_loss(node: Node) -> None:
+    """Nor are those that its launch did not ask for."""
+    launch(node, 1, 1, fence=LEFT, batch_fence=LEFT)
+    launch(node, 2, 2, fence=LEFT ^ 0xFF, batch_fence=LEFT ^ 0xFF, max_cpus=1)
+    launch(node, 3, 3, fence=LEFT ^ 0xFF, batch_fence=LEFT ^ 0xFF, max_cpus=3)
+
+    assert loss_rates(node.plan) == {"slurm-1": 0, "slurm-2": 0, "slurm-3": 0}
+
+
+def test_cores_that_a_job_has_given_up_are_no_loss(node: Node) -> None:
+    """By an order of its user, or because its program cannot use them."""
+    launch(node, 1, 1, uid=1, fence=LEFT, batch_fence=LEFT)
+    slot = launch(node, 2, 2, uid=2, fence=LEFT ^ 0xFF, batch_fence=LEFT ^ 0xFF)
+    node.resize("slurm-1", 1, 1.0, by=1)
+    node.demands_reported({slot: Demand(1, 2)}, 1.0)
+    node.tick(60.0)
+    launch(node, 3, 3, fence=LEFT, batch_fence=LEFT)
+
+    assert loss_rates(node.plan) == {"slurm-1": 0, "slurm-2": 0, "slurm-3": 0.25}
+
+
+def test_launches_of_one_job_that_share_its_cores_lose_nothing(node: Node) -> None:
+    """They are the same job."""
+    launch(node, 1, 1)
+    launch(node, 2, 1, min_cpus=2)
+
+    assert len(node.jobs) == 2
+    assert loss_rates(node.plan) == {"slurm-1": 0}
+
+
+def test_cores_left_to_foreign_jobs_are_lost(node: Node) -> None:
+    """Those jobs share them too."""
+    launch(node, 1, 1)
+    node.set_usable_cpus(LEFT, 1.0, foreign=LEFT ^ 0xFF)
+
+    assert loss_rates(node.plan) == {"slurm-1": 0.5}
