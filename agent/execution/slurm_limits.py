@@ -18,6 +18,8 @@ from typing import IO, TYPE_CHECKING, cast
 
 from drom.agent.node.lost_time import LostTime
 
+from dromlib.errors import DromError
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
@@ -40,7 +42,7 @@ _MOST_JOBS = 4096
 _MOST_OUTPUT = 1 << 16
 
 
-class SlurmError(Exception):
+class SlurmError(DromError):
     """Raised when a command of Slurm fails; the message says why."""
 
 
