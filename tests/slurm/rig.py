@@ -8,6 +8,7 @@ cpusets are real. Set up from Debian's packages, and removed without trace.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -32,12 +33,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HEAD, NODE = "head", f"n{os.getpid()}"
-"""The machines. The node's name is that of control groups too, which are of this run alone."""
+HEAD = "head"
 TOOLS = ("munged", "slurmctld", "slurmd", "srun")
 CGROUPS = Path("/sys/fs/cgroup")
-GROUP = f"slurm_{NODE}"
-"""The name of Slurm's control group of the node in each hierarchy of version 1."""
+NUMBERS = itertools.count(1)
+"""Of nodes of this process. Slurm names its control groups after nodes, and all on this machine are in one place."""
 SECONDS = 60.0
 CONFIGURATION = """\
 ClusterName=drom
@@ -65,10 +65,11 @@ MpiDefault=none
 ReturnToService=2
 SlurmdParameters=config_overrides
 KillWait=3
-PlugStackConfig=/dev/null
+PlugStackConfig={folder}/plugstack.conf
 NodeName={node} NodeHostname={node} NodeAddr={node_address} Port=26818 CPUs=2 Sockets=1 CoresPerSocket=2 RealMemory=100
 PartitionName=divided Nodes={node} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 PartitionName=shared Nodes={node} MaxTime=INFINITE State=UP OverSubscribe=FORCE:2
+PartitionName=malleable Nodes={node} MaxTime=INFINITE State=UP OverSubscribe=YES:2
 """
 CONSTRAINTS = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainCores=yes\nConstrainRAMSpace=no\n"
 
@@ -85,12 +86,19 @@ def reason_to_skip() -> str:
 
 
 class Slurm:
-    """The cluster, up while this is entered. `folder` is readable by all users."""
+    """The cluster, up while this is entered. `folder` is readable by all users.
 
-    def __init__(self, folder: Path) -> None:
+    `plugstack` is the text of plugstack.conf, in which {folder} stands for the folder, and `settings` are more lines of
+    slurm.conf.
+    """
+
+    def __init__(self, folder: Path, *, plugstack: str = "", settings: str = "") -> None:
         self.folder = folder
+        self.node = f"n{os.getpid()}-{next(NUMBERS)}"
+        self._plugstack, self._settings = plugstack, settings
+        self._group = f"slurm_{self.node}"  # Slurm's control group in each hierarchy of version 1
         self._stack = contextlib.ExitStack()
-        self._network = Network(folder, (HEAD, NODE))
+        self._network = Network(folder, (HEAD, self.node))
         self._environment = clean_environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
         self.agent: Process
 
@@ -104,7 +112,7 @@ class Slurm:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        for group in sorted(CGROUPS.glob(f"*/{GROUP}/**/"), key=lambda path: -len(path.parts)):
+        for group in sorted(CGROUPS.glob(f"*/{self._group}/**/"), key=lambda path: -len(path.parts)):
             self.await_true(partial(_removed, group), f"{group} to be empty")
 
     def _start(self) -> None:
@@ -115,17 +123,18 @@ class Slurm:
         self._write_configuration()
         self._start_munged()
         self._stack.enter_context(self._network)
-        node = self._network[NODE]
+        node = self._network[self.node]
         node.do("mount", "-t", "tmpfs", "tmpfs", "/run")
         self._run(HEAD, "slurmctld", "-D", "-f", str(self.folder / "slurm.conf"))
-        self._run(NODE, "slurmd", "-D", "-N", NODE, "-f", str(self.folder / "slurm.conf"))
+        self._run(self.node, "slurmd", "-D", "-N", self.node, "-f", str(self.folder / "slurm.conf"))
         self.start_agent()
         self.await_true(lambda: set(self.ask_slurm("sinfo", "-h", "-o", "%t").split()) == {"idle"}, "an idle node")
 
     def _write_configuration(self) -> None:
-        about = {"head": HEAD, "node": NODE, "address": "10.99.0.1", "node_address": "10.99.0.2"}
+        about = {"head": HEAD, "node": self.node, "address": "10.99.0.1", "node_address": "10.99.0.2"}
         text = CONFIGURATION.format(folder=self.folder, **about)
-        (self.folder / "slurm.conf").write_text(text, encoding="utf-8")
+        (self.folder / "slurm.conf").write_text(text + self._settings, encoding="utf-8")
+        (self.folder / "plugstack.conf").write_text(self._plugstack.format(folder=self.folder), encoding="utf-8")
         (self.folder / "cgroup.conf").write_text(CONSTRAINTS, encoding="utf-8")
 
     def _start_munged(self) -> None:
@@ -145,7 +154,7 @@ class Slurm:
         options = ("--runtime-dir", str(self.folder / "agent" / "run"), "--grace", "0.5", "--slurm-limits")
         words = python_command.drom("agent", *options)
         claims = {cpu_locks.VARIABLE: str(self.folder / "claims"), "NUMBA_DISABLE_JIT": "1"}
-        self.agent = self._run(NODE, *words, name="agent", **claims)
+        self.agent = self._run(self.node, *words, name="agent", **claims)
         self.await_true(lambda: self.log("agent").count(" event=ready ") > ready, "the agent")
 
     def _run(self, machine: str, *words: str, name: str = "", **more: str) -> Process:
@@ -184,7 +193,23 @@ class Slurm:
     def start_outside(self, name: str) -> Process:
         """Start `drom run --job NAME` on the node, outside every job of Slurm, and return its process."""
         run = [str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--job", name, "--"]
-        return self._run(NODE, *run, "sleep", "1000", name=f"outside-{name}")
+        return self._run(self.node, *run, "sleep", "1000", name=f"outside-{name}")
+
+    def launch(self, name: str, *words: str, user: str = "") -> Process:
+        """Start srun with these words for a job of this name, in the background; see `log` for its output."""
+        return self._run(HEAD, *_as_user(user), "srun", "-J", name, *self._usual, *words, name=f"srun-{name}")
+
+    def srun(self, *words: str, user: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+        """Run srun with these words to its end, with more variables of the environment."""
+        command = self._network[HEAD].within(*_as_user(user), "srun", *self._usual, *words)
+        environment = self._environment | more
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False, cwd="/"
+        )
+
+    @property
+    def _usual(self) -> tuple[str, ...]:
+        return ("--chdir", str(self.folder / "work"))
 
     def submit(self, script: str, *options: str, cpus: int = 2) -> str:
         """Submit a batch script, in which `drom-run` is this one and finds the agent; return the job's number."""
@@ -213,10 +238,24 @@ class Slurm:
         """Return the names of the jobs that Slurm or the agent has."""
         return {*self.ask_slurm("squeue", "-h", "-o", "%j").split(), *self.tasks()}
 
+    def await_end(self, process: Process) -> int:
+        """Wait until a process has ended, and return its exit code."""
+        self.await_true(lambda: process.poll() is not None, "the end of a process")
+        return process.end(signal.SIGKILL)
+
+    def number_of(self, name: str) -> str:
+        """Return the number of the job of this name, once Slurm has it."""
+        return self.await_true(lambda: self.ask_slurm("squeue", "-h", "-n", name, "-o", "%i").strip(), f"job {name}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what the agent reports of each task."""
+        rows: list[dict[str, Any]] = self._order("ps")["tasks"]
+        return rows
+
     def ranks(self) -> dict[str, list[str]]:
         """Return the CPUs that each task of each job has been granted, applied and holds; none while these differ."""
         found: dict[str, list[str]] = {}
-        for row in self._order("ps")["tasks"]:
+        for row in self.rows():
             same = len({row["granted"], row["applied"], row["held"]}) == 1
             found.setdefault(row["job"], []).append(row["granted"] if same else "")
         return found
@@ -234,7 +273,7 @@ class Slurm:
 
     def _within(self, path: Path) -> Path:
         """Return a path of the node as it is seen from here."""
-        return Path(f"/proc/{self._network[NODE].first}/root{path}")
+        return Path(f"/proc/{self._network[self.node].first}/root{path}")
 
     def cpus_of_slurm(self) -> dict[str, str]:
         """Return the cpuset that Slurm has given each job on the node, by the job's name."""
@@ -247,7 +286,11 @@ class Slurm:
 
     def cpus_of(self, number: str) -> str:
         """Return the cpuset that Slurm has given a job of this number on the node."""
-        return (CGROUPS / "cpuset" / GROUP / f"uid_0/job_{number}/cpuset.cpus").read_text().strip()
+        return (CGROUPS / "cpuset" / self._group / f"uid_0/job_{number}/cpuset.cpus").read_text().strip()
+
+    def stop_agent(self) -> None:
+        """Stop the agent."""
+        self.agent.end(signal.SIGTERM)
 
     def restart_agent(self) -> None:
         """Kill the agent and start another one, which takes over the tasks."""
@@ -262,6 +305,10 @@ class Slurm:
             assert time.monotonic() < deadline, f"{what}: not within {SECONDS:g} s\n{logs}"
             time.sleep(0.01)
         return found
+
+
+def _as_user(name: str) -> tuple[str, ...]:
+    return ("setpriv", f"--reuid={name}", f"--regid={name}", "--clear-groups") if name else ()
 
 
 def _removed(group: Path) -> bool:

@@ -37,10 +37,8 @@ static const char HELP[] =
     "NUMBA_NUM_THREADS, GOMAXPROCS and RAYON_NUM_THREADS in its environment, the last three only if it is to follow its grant.\n"
     "Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
 
-static const char *const CLASSES[] = {"malleable", "moldable", "rigid"};
-static const char *const MALLEABILITIES[] = {"auto", "next-region", "bind-only"};
-static const char *const RUNTIMES[] = {"auto", "libomp", "libgomp"};
-static const unsigned UNSAID = 3; /* behind the words */
+static const char *const CLASSES[CHOICES] = {"malleable", "moldable", "rigid"};
+static const unsigned UNSAID = CHOICES; /* behind the words */
 
 static const char *launcher; /* the name by which it was called */
 
@@ -51,15 +49,6 @@ static _Noreturn void print_and_leave(const char *before, const char *text)
         exit(EXIT_REFUSED);
     }
     exit(EXIT_SUCCESS);
-}
-
-uint32_t parse_number(const char *text, uint32_t most)
-{
-    size_t length = strlen(text);
-    if (length == 0 || length > 9 || strspn(text, "0123456789") != length)
-        return 0;
-    unsigned long value = strtoul(text, NULL, 10);
-    return value <= most ? (uint32_t)value : 0;
 }
 
 static uint32_t count_or_leave(const char *option, const char *text)
@@ -81,17 +70,17 @@ static const char *name_or_leave(const char *option, const char *text)
 }
 
 /* The place of `text` among three words. */
-static unsigned word_or_leave(const char *option, const char *const words[3], const char *text)
+static unsigned word_or_leave(const char *option, const char *const words[CHOICES], const char *text)
 {
-    for (unsigned i = 0; i < 3; i++)
-        if (strcmp(text, words[i]) == 0)
-            return i;
+    unsigned place = find_choice(words, text);
+    if (place < CHOICES)
+        return place;
     dromi_say("%s takes %s, %s or %s, not '%s'.", option, words[0], words[1], words[2], text);
     exit(EXIT_USAGE);
 }
 
 /* The place of a variable's value among three words, the first where it is unset or empty. */
-static unsigned word_of_environment(const char *variable, const char *const words[3])
+static unsigned word_of_environment(const char *variable, const char *const words[CHOICES])
 {
     const char *text = getenv(variable);
     return text && *text ? word_or_leave(variable, words, text) : 0;

@@ -140,7 +140,8 @@ int dromi_stat(int fd, const char *path, struct stat *about);
 bool dromi_number(const char **text, uint64_t *number);
 uint64_t dromi_now_ns(void);
 void dromi_log(const char *event, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A sentence for the program's user. */
+/* A sentence for the program's user: on standard error, or given to this function if a plug-in has set one. */
+extern void (*dromi_say_to)(const char *sentence);
 void dromi_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The file that the kernel runs for `path`: `path` itself, or the interpreter that a script's first line names, which is put in
  * `name`. That may be a script, too. May be called in a child of vfork(). */

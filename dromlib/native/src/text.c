@@ -54,6 +54,8 @@ void dromi_log(const char *event, const char *format, ...)
         return; /* nobody to tell */
 }
 
+void (*dromi_say_to)(const char *sentence);
+
 void dromi_say(const char *format, ...)
 {
     char *text;
@@ -64,7 +66,11 @@ void dromi_say(const char *format, ...)
     if (length < 0)
         return;
     struct iovec parts[] = {{"drom: ", 6}, {text, (size_t)length}, {"\n", 1}};
-    ssize_t told = writev(STDERR_FILENO, parts, 3);
+    ssize_t told = 0;
+    if (dromi_say_to)
+        dromi_say_to(text);
+    else
+        told = writev(STDERR_FILENO, parts, 3);
     (void)told; /* there is nobody else to tell */
     free(text);
 }

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "task.h"
 
 /* A file as bytes; every look is checked, because a program may be damaged or made to mislead. */
 struct image {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "task.h"
 
 struct launcher {
     const char *rank;

@@ -9,7 +9,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "task.h"
 
 #define LIBRARY "libdrom-preload.so"
 
@@ -40,12 +40,14 @@ static bool find_in_python(const char *self, const char *libraries, const char *
 }
 
 /* Finds a part of the package as seen from drom-run: in the package, in a build folder, or beside an environment's scripts. */
-static bool find_part(const char *part, char path[PATH_MAX])
+static bool find_part(const struct options *options, const char *part, char path[PATH_MAX])
 {
-    char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    char self[PATH_MAX] = "";
+    char *slash = NULL;
+    ssize_t length = options->launcher ? 0 : readlink("/proc/self/exe", self, sizeof self - 1);
     self[length < 0 ? 0 : length] = '\0';
-    char *slash = strrchr(self, '/');
+    if (!options->launcher || exists(self, "%s", options->launcher))
+        slash = strrchr(self, '/');
     if (!slash)
         return false;
     *slash = '\0';
@@ -169,44 +171,43 @@ static void spare_asan(void)
 }
 
 /* The folder that Python is to look in first. */
-static bool find_hook(char folder[PATH_MAX])
+static bool find_hook(const struct options *options, char folder[PATH_MAX])
 {
-    if (!find_part("startup/sitecustomize.py", folder))
+    if (!find_part(options, "startup/sitecustomize.py", folder))
         return false;
     *strrchr(folder, '/') = '\0';
     return true;
 }
 
 /* Whatever the command is: it may be a script that starts Python. */
-static void hook_python(void)
+static void hook_python(const struct options *options)
 {
     char folder[PATH_MAX];
-    if (!find_hook(folder))
+    if (!find_hook(options, folder))
         dromi_say("startup/sitecustomize.py is not where drom-run is installed: Python programs are bound from outside. "
                   "Install drom again.");
     else if (!strchr(folder, ':'))
         put_first("PYTHONPATH", folder);
 }
 
-void preload_nothing(void)
+void preload_nothing(const struct options *options)
 {
     char path[PATH_MAX];
-    if (find_part("lib/" LIBRARY, path))
+    if (find_part(options, "lib/" LIBRARY, path))
         take_from_list("LD_PRELOAD", path);
-    if (find_hook(path))
+    if (find_hook(options, path))
         take_from_list("PYTHONPATH", path);
 }
 
 bool preload(const struct options *options, bool malleable)
 {
-    static const char *const names[] = {"auto", "next-region", "bind-only"};
     char library[PATH_MAX], command[PATH_MAX], name[DROMI_FIRST_LINE + 1];
     struct program program;
-    setenv("DROM_MALLEABILITY", names[options->malleability], 1);
-    preload_nothing();
+    setenv("DROM_MALLEABILITY", MALLEABILITIES[options->malleability], 1);
+    preload_nothing(options);
     if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY)
         return false;
-    hook_python();
+    hook_python(options);
     if (!find_command(options->command[0], command))
         return false;
     read_program(&program, command);
@@ -219,7 +220,7 @@ bool preload(const struct options *options, bool malleable)
         dromi_say("'%.200s' is run by '%.200s', which %s: it is bound from outside.", options->command[0], interpreter, reason);
     else if (reason)
         dromi_say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
-    else if (!find_part("lib/" LIBRARY, library))
+    else if (!find_part(options, "lib/" LIBRARY, library))
         dromi_say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
     else if (strpbrk(library, " :"))
         dromi_say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "task.h"
 
 #define SECOND UINT64_C(1000000000)
 #define RECONNECT_SECONDS 30
@@ -14,11 +14,30 @@
 /* How one connection ended. */
 enum end { END_GRANTED, END_REFUSED, END_UNMANAGED, END_LOST, END_SILENT, END_CLOSED };
 
-static enum end listen_to(int door, struct answer *answer, bool *waiting, int *error)
+/* Return when that many seconds from now are over, or the deadline (0: none) if that is earlier. */
+static uint64_t soon(uint64_t seconds, uint64_t deadline_ns)
+{
+    uint64_t end = dromi_now_ns() + seconds * SECOND;
+    return deadline_ns && deadline_ns < end ? deadline_ns : end;
+}
+
+static bool is_over(uint64_t deadline_ns)
+{
+    return deadline_ns && dromi_now_ns() >= deadline_ns;
+}
+
+/* Return the seconds until `end_ns`, rounded up, at least 1. */
+static int seconds_until(uint64_t end_ns)
+{
+    uint64_t now = dromi_now_ns();
+    return now < end_ns ? (int)((end_ns - now + SECOND - 1) / SECOND) : 1;
+}
+
+static enum end listen_to(int door, struct answer *answer, uint64_t deadline_ns, bool *waiting, int *error)
 {
     for (;;) {
         /* The first answer comes at once; a grant may take as long as the jobs before us. */
-        int rc = dromi_receive(door, answer, *waiting ? 0 : dromi_now_ns() + DROMI_ANSWER_SECONDS * SECOND);
+        int rc = dromi_receive(door, answer, *waiting ? deadline_ns : soon(DROMI_ANSWER_SECONDS, deadline_ns));
         dromi_close_answer(answer);
         *error = -rc;
         if (rc == -ETIMEDOUT || rc == -EPROTO)
@@ -36,14 +55,15 @@ static enum end listen_to(int door, struct answer *answer, bool *waiting, int *e
     }
 }
 
-static enum end knock(const char *path, const struct drom_request_message *request, struct answer *answer, int *error)
+static enum end knock(const char *path, const struct drom_request_message *request, struct answer *answer, uint64_t deadline_ns,
+                      int *error)
 {
     bool waiting = false;
-    int door = dromi_connect(path, DROMI_ANSWER_SECONDS);
+    int door = dromi_connect(path, seconds_until(soon(DROMI_ANSWER_SECONDS, deadline_ns)));
     *error = door < 0 ? -door : -dromi_send(door, request);
     if (door < 0)
         return END_CLOSED;
-    enum end end = *error == 0 ? listen_to(door, answer, &waiting, error) : END_LOST;
+    enum end end = *error == 0 ? listen_to(door, answer, deadline_ns, &waiting, error) : END_LOST;
     close(door);
     return end;
 }
@@ -71,13 +91,14 @@ static bool is_being_restarted(const char *dir)
 }
 
 /* A second knock of one pid is the same knock: after an agent dies we ask its successor. */
-enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait, int *error)
+enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait,
+                          uint64_t deadline_ns, int *error)
 {
     char path[PATH_MAX];
-    uint64_t deadline = 0;
+    uint64_t reconnect_ns = 0;
     *error = -dromi_door_path(path, sizeof path, dir);
     while (*error != ENAMETOOLONG) {
-        enum end end = knock(path, request, answer, error);
+        enum end end = knock(path, request, answer, deadline_ns, error);
         if (end == END_GRANTED)
             return VERDICT_GRANTED;
         if (end == END_REFUSED)
@@ -85,17 +106,19 @@ enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *re
         if (end == END_UNMANAGED)
             return VERDICT_UNMANAGED;
         bool absent = *error == ENOENT || *error == ECONNREFUSED;
-        if (!wait && absent && deadline == 0 && is_being_restarted(dir)) {
+        if (!wait && absent && reconnect_ns == 0 && is_being_restarted(dir)) {
             dromi_say("waiting: the agent in %s is being restarted.", dir);
-            deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
+            reconnect_ns = soon(RECONNECT_SECONDS, 0);
         }
-        if (!wait && (end == END_SILENT || (end == END_CLOSED && (!absent || deadline == 0))))
+        if (is_over(deadline_ns))
+            return VERDICT_LATE;
+        if (!wait && (end == END_SILENT || (end == END_CLOSED && (!absent || reconnect_ns == 0))))
             return VERDICT_NO_AGENT;
-        if (wait && deadline == 0 && *error != ENAMETOOLONG)
+        if (wait && reconnect_ns == 0 && *error != ENAMETOOLONG)
             dromi_explain(*error, dir, "waiting: ", " (", ")");
-        if (end == END_LOST || deadline == 0)
-            deadline = dromi_now_ns() + RECONNECT_SECONDS * SECOND;
-        if (!wait && dromi_now_ns() >= deadline)
+        if (end == END_LOST || reconnect_ns == 0)
+            reconnect_ns = soon(RECONNECT_SECONDS, 0);
+        if (!wait && is_over(reconnect_ns))
             return VERDICT_NO_AGENT;
         pause_a_moment();
     }

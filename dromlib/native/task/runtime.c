@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "task.h"
 
 static const char *const CANDIDATES[] = {"libomp.so.5", "libomp.so", "libiomp5.so"};
 
