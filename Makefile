@@ -11,7 +11,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster wheel docs lint demo demo-cluster bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster slurm-plugin wheel docs lint demo demo-cluster bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root
 
 manual: $(READY) ## write the manual pages of the commands anew
 	$(VENV)/bin/python scripts/manual.py
+
+slurm-plugin: ## compile the SPANK plugin for Slurm, build/slurm/spank_drom.so
+	PYTHON=$(PYTHON) contrib/slurm/build.sh
 
 wheel: $(READY) ## build what is published, in dist/: the sources, and a wheel for any Linux with glibc 2.17 or newer
 	rm -rf dist

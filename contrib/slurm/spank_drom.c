@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPANK plugin (spank(7)) that makes the tasks of Slurm's steps tasks of the node's agent, as drom-run does, and their programs
+ * malleable without a change. It never stops a job: where there is no grant, a task runs as without this plugin. */
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+#include <slurm/slurm.h>
+#include <slurm/spank.h>
+
+SPANK_PLUGIN(drom, 1)
+#pragma GCC visibility pop
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "task.h"
+
+#define SECOND UINT64_C(1000000000)
+#define CALLED_BY_SLURM __attribute__((visibility("default")))
+enum { MOST_SECONDS = 86400 };
+enum { OPTION_MALLEABLE, OPTION_DROM };
+
+/* What the site has set in plugstack.conf. */
+static struct {
+    const char *runtime_dir;
+    const char *launcher; /* path of drom-run */
+    uint32_t deadline_s;
+    bool registers_all;
+    bool is_valid;
+} site = {"/run/drom", "/usr/local/bin/drom-run", 30, false, true};
+
+/* What the user has asked for. `min` and `max` are CPUs per task; 0: not said. */
+static struct {
+    bool is_malleable;
+    bool is_off;
+    bool is_on;
+    uint32_t min;
+    uint32_t max;
+} wish;
+
+/* --- the site's settings --- */
+
+static bool is_setting(const char *word, const char *name, const char **value)
+{
+    size_t length = strlen(name);
+    *value = word + length;
+    return strncmp(word, name, length) == 0;
+}
+
+/* Return whether a word of plugstack.conf is one of ours, and store its value. */
+static bool read_setting(const char *word)
+{
+    const char *value;
+    if (is_setting(word, "runtime_dir=", &value)) {
+        site.runtime_dir = strdup(value);
+        return *value == '/' && site.runtime_dir;
+    }
+    if (is_setting(word, "drom_run=", &value)) {
+        site.launcher = strdup(value);
+        return *value == '/' && site.launcher;
+    }
+    if (is_setting(word, "deadline=", &value)) {
+        site.deadline_s = parse_number(value, MOST_SECONDS);
+        return site.deadline_s > 0;
+    }
+    if (is_setting(word, "default=", &value)) {
+        site.registers_all = strcmp(value, "on") == 0;
+        return site.registers_all || strcmp(value, "off") == 0;
+    }
+    return false;
+}
+
+static void read_settings(int count, char **words)
+{
+    for (int i = 0; i < count; i++)
+        if (!read_setting(words[i])) {
+            slurm_error("drom: '%s' in plugstack.conf is not runtime_dir=DIR, drom_run=FILE (both from /), deadline=SECONDS (1 to %d) or "
+                        "default=on|off: correct it. Until then no job uses drom.", words[i], MOST_SECONDS);
+            site.is_valid = false;
+        }
+}
+
+/* --- the user's options --- */
+
+/* Read CPUs from 1 to the most that a mask has, and go on behind them. */
+static bool read_cpus(const char **text, uint32_t *cpus)
+{
+    char number[16];
+    size_t length = strspn(*text, "0123456789");
+    if (length >= sizeof number)
+        return false;
+    memcpy(number, *text, length);
+    number[length] = '\0';
+    *text += length;
+    *cpus = parse_number(number, DROM_MAX_MASK_BITS);
+    return *cpus > 0;
+}
+
+/* Return why `text` is no value of --malleable, or NULL after storing it. Without text all CPUs of the task may be used. */
+static const char *read_malleable(const char *text)
+{
+    uint32_t min = 0, max = 0;
+    bool is_said = text && *text;
+    if (is_said && (!read_cpus(&text, &min) || *text++ != ':' || !read_cpus(&text, &max) || *text))
+        return "give two numbers of CPUs per task, from 1 on, such as --malleable=4:48";
+    if (min > max)
+        return "the minimum must not be above the maximum";
+    wish.is_malleable = true;
+    wish.min = min;
+    wish.max = max;
+    return NULL;
+}
+
+static const char *read_drom(const char *text)
+{
+    wish.is_on = text && strcmp(text, "on") == 0;
+    wish.is_off = text && strcmp(text, "off") == 0;
+    return wish.is_on || wish.is_off ? NULL : "give on or off";
+}
+
+/* Slurm gives options from the environment (of a batch job) first, and then those of the command line, which count. On the node
+ * it gives them once more: a value that is bad only there is not worth a job. */
+static int take_option(int option, const char *value, int remote)
+{
+    const char *reason = option == OPTION_MALLEABLE ? read_malleable(value) : read_drom(value);
+    if (!reason)
+        return ESPANK_SUCCESS;
+    slurm_error("drom: --%s=%s: %s.", option == OPTION_MALLEABLE ? "malleable" : "drom", value ? value : "", reason);
+    return remote ? ESPANK_SUCCESS : ESPANK_BAD_ARG;
+}
+
+static struct spank_option OPTIONS[] = {
+    {"malleable", "MIN:MAX", "let drom resize each task between MIN and MAX of its CPUs (alone: 1 and all)", 2, OPTION_MALLEABLE, take_option},
+    {"drom", "on|off", "register the tasks with drom's agent (--malleable does), or change nothing", 1, OPTION_DROM, take_option},
+    SPANK_OPTIONS_TABLE_END,
+};
+
+CALLED_BY_SLURM int slurm_spank_init(spank_t spank, int count, char **words)
+{
+    read_settings(count, words);
+    for (struct spank_option *option = OPTIONS; option->name; option++) {
+        spank_err_t rc = spank_option_register(spank, option);
+        if (rc != ESPANK_SUCCESS)
+            slurm_error("drom: Slurm does not take the option --%s (%s).", option->name, spank_strerror(rc));
+    }
+    return ESPANK_SUCCESS;
+}
+
+/* --- a task --- */
+
+/* What drom says of one task in hundreds is enough for the user; slurmd's log has all. */
+static void tell_user(const char *sentence)
+{
+    slurm_spank_log("drom: %s", sentence);
+}
+
+static void tell_site(const char *sentence)
+{
+    slurm_info("drom: %s", sentence);
+}
+
+static struct options options_of(spank_t spank)
+{
+    static char *nothing[] = {"?", NULL};
+    uint32_t cpus = 0;
+    int count = 0;
+    struct options options = {
+        .runtime_dir = site.runtime_dir,
+        .launcher = site.launcher,
+        .deadline_ns = dromi_now_ns() + site.deadline_s * SECOND,
+        .command = nothing,
+    };
+    if (spank_get_item(spank, S_JOB_ARGV, &count, &options.command) != ESPANK_SUCCESS || count < 1 || !options.command[0])
+        options.command = nothing;
+    const char *malleability = getenv("DROM_MALLEABILITY"), *runtime = getenv("DROM_OPENMP_RUNTIME");
+    options.malleability = malleability ? find_choice(MALLEABILITIES, malleability) % CHOICES : MALLEABILITY_AUTO;
+    options.runtime = runtime ? find_choice(RUNTIMES, runtime) % CHOICES : RUNTIME_AUTO;
+    if (wish.is_malleable) {
+        options.min = wish.min;
+        options.cpus = wish.max;
+    } else {
+        options.job_class = DROM_CLASS_RIGID;
+        options.cpus = spank_get_item(spank, S_STEP_CPUS_PER_TASK, &cpus) == ESPANK_SUCCESS ? cpus : 0;
+    }
+    return options;
+}
+
+static void register_task(const struct options *options)
+{
+    static struct registration registration; /* large, and this process has one task */
+    become_task(&registration, options);
+    switch (registration.verdict) {
+    case VERDICT_GRANTED: break;
+    case VERDICT_REFUSED: dromi_say("this task runs unmanaged, on the CPUs that Slurm gave it: %s", registration.answer.reply.text); break;
+    case VERDICT_UNMANAGED: dromi_say("this task runs unmanaged: %s", registration.answer.reply.text); break;
+    case VERDICT_NO_AGENT: dromi_explain(registration.error, registration.dir, "this task runs unmanaged: ", " (", ")"); break;
+    case VERDICT_LATE:
+        dromi_say("this task runs unmanaged, on the CPUs that Slurm gave it: the agent in %s has granted it none within %" PRIu32 " s.",
+                  registration.dir, site.deadline_s);
+        break;
+    }
+}
+
+/* --- the task's environment --- */
+
+/* Return the entry of a name (ended by =) in an environment, or NULL. */
+static char **find_entry(char **environment, const char *entry)
+{
+    size_t length = strcspn(entry, "=") + 1;
+    while (*environment && strncmp(*environment, entry, length) != 0)
+        environment++;
+    return *environment ? environment : NULL;
+}
+
+static char **copy_environment(char **environment)
+{
+    size_t count = 0;
+    while (environment[count])
+        count++;
+    char **copy = calloc(count + 1, sizeof *copy);
+    if (copy)
+        memcpy(copy, environment, count * sizeof *copy);
+    return copy;
+}
+
+/* Call a function of spank.h that takes an entry's name, and its value where `value` is set. */
+static void change(spank_t spank, const char *entry, bool sets)
+{
+    const char *end = strchr(entry, '=');
+    char *name = end ? strndup(entry, (size_t)(end - entry)) : NULL;
+    spank_err_t rc = ESPANK_SUCCESS;
+    if (name && sets)
+        rc = spank_setenv(spank, name, end + 1, 1);
+    else if (name)
+        rc = spank_unsetenv(spank, name);
+    if (rc != ESPANK_SUCCESS)
+        slurm_info("drom: %s is not changed in a task's environment: %s", name, spank_strerror(rc));
+    free(name);
+}
+
+/* Give the task what differs between two environments. Slurm frees what it replaces, so that it comes last. */
+static void hand_over(spank_t spank, char **before, char **after)
+{
+    for (char **entry = before; *entry; entry++)
+        if (!find_entry(after, *entry))
+            change(spank, *entry, false);
+    for (char **entry = after; *entry; entry++) {
+        char **old = find_entry(before, *entry);
+        if (!old || *old != *entry)
+            change(spank, *entry, true);
+    }
+}
+
+/* Register the task, or prepare a script: both read and change `environ`, for which the task's environment is put. Nothing else
+ * runs in this process, which was forked off to execute the task. */
+static void start_in_environment(spank_t spank, bool is_program)
+{
+    char **slurms = environ, **theirs = NULL, **before, **mine;
+    if (spank_get_item(spank, S_JOB_ENV, &theirs) != ESPANK_SUCCESS || !theirs)
+        return;
+    before = copy_environment(theirs);
+    mine = copy_environment(theirs); /* setenv() changes the array in place */
+    if (!before || !mine)
+        return;
+    environ = mine;
+    struct options options = options_of(spank);
+    if (is_program)
+        register_task(&options);
+    else
+        prepare_starter(&options);
+    char **after = environ;
+    environ = slurms;
+    hand_over(spank, before, after);
+    if (spank_get_item(spank, S_JOB_ENV, &theirs) == ESPANK_SUCCESS && theirs)
+        move_to_front(theirs, "DROM_TASK=");
+    free(before);
+}
+
+CALLED_BY_SLURM int slurm_spank_task_init(spank_t spank, int count, char **words)
+{
+    (void)count, (void)words;
+    uint32_t step = 0;
+    int task = 0;
+    bool is_wanted = wish.is_malleable || wish.is_on || site.registers_all;
+    if (!site.is_valid || wish.is_off || !is_wanted || spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
+        return ESPANK_SUCCESS;
+    spank_get_item(spank, S_TASK_ID, &task);
+    dromi_say_to = task == 0 && (wish.is_malleable || wish.is_on) ? tell_user : tell_site;
+    start_in_environment(spank, step <= SLURM_MAX_NORMAL_STEP_ID); /* else a batch script or an interactive shell */
+    dromi_say_to = NULL;
+    return ESPANK_SUCCESS;
+}
