@@ -26,9 +26,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs clang")
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "drom_layout.h").write_text(layout.c_header(), encoding="utf-8")
-    includes = [f"-I{path}" for path in (folder, NATIVE / "include", NATIVE / "src", NATIVE / "run")]
+    includes = [f"-I{path}" for path in (folder, NATIVE / "include", NATIVE / "src", NATIVE / "task")]
     sanitizers = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
-    sources = [SOURCES / "fuzz.c", NATIVE / "run" / "program.c", *sorted((NATIVE / "src").glob("*.c"))]
+    sources = [SOURCES / "fuzz.c", NATIVE / "task" / "program.c", *sorted((NATIVE / "src").glob("*.c"))]
     command = ["clang", *WARNINGS, *sanitizers, *includes, *map(str, sources), "-pthread", "-o", str(folder / "fuzz")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "libclang_rt" in done.stderr:

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "run.h"
+#include "task.h"
 #include "internal.h"
 
 enum kind { PROGRAM, ANSWER, ATTACH, KINDS };
