@@ -233,6 +233,8 @@ REQUEST = Record(
 )
 REQUEST_STRICT = 1
 """Request flag: wait rather than run in a layout other than the requested one."""
+REQUEST_PARENT = 2
+"""Request flag of a launch: the task is the parent of the process that sends the request, which has the same user."""
 
 REPLY = Record(
     "drom_reply_message",
@@ -372,6 +374,7 @@ def c_header() -> str:
         "HEADER_THREADS": f"{HEADER_THREADS}u",
         "REPLY_BOUND": f"{REPLY_BOUND}u",
         "REQUEST_STRICT": f"{REQUEST_STRICT}u",
+        "REQUEST_PARENT": f"{REQUEST_PARENT}u",
         "SLOT_WAITING": f"{SLOT_WAITING}u",
         "SLOT_ENFORCED": f"{SLOT_ENFORCED}u",
         "SLOT_STRICT": f"{SLOT_STRICT}u",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from drom.agent.daemon.registration_answers import Granted, Offered, Refusal, Registrant, Unmanaged, Waiting
@@ -121,12 +122,14 @@ class RegistrationServer:
         peer = proc.peer_identity(connection.socket)
         if peer is None:
             raise Refused("the agent cannot see this process: run it in the agent's pid namespace.")
-        try:
+        with ExitStack() as stack:
+            stack.callback(os.close, peer.pidfd)
             request = registration.parse_request(data)
+            if request.for_parent:
+                peer = _parent_of(peer)
+                stack.callback(os.close, peer.pidfd)
             connection.registrant = Registrant(request.kind, peer.identity, peer.uid)
             self._send(connection, self._registrar.handle_request(request, peer))
-        finally:
-            os.close(peer.pidfd)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -234,3 +237,14 @@ class RegistrationServer:
                 task.told_waiting = True
                 text = self._node.grants.why_waiting(task)
                 connections.send(connection.socket, layout.pack_reply("waiting", text=text))
+
+
+def _parent_of(peer: proc.Peer) -> proc.Peer:
+    """Return the parent of a peer, whose pidfd the calling code closes. Raises `Refused` for one that is not bound."""
+    parent = proc.parent_of(peer)
+    if parent is None:
+        raise Refused("the process that started this one is gone or another user's: register one of your own.")
+    if parent.identity.pid == 1 or parent.identity in proc.ancestry(os.getpid()):
+        os.close(parent.pidfd)
+        raise Refused("the process that started this one is an ancestor of the agent: register a program.")
+    return parent

@@ -27,7 +27,8 @@ class BadRequest(ValueError):  # noqa: N818 - reported to the sender, not a faul
 class Request:
     """A request: `kind` is launch or attach; `task` is (pid, start time) from DROM_TASK or None.
 
-    `program` is the command a launcher is about to run, as typed.
+    `program` is the command a launcher is about to run, as typed. `for_parent`: the launch is that of the parent of the
+    requesting process.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Request:
     layout: Layout = ANY
     memory: int = 0
     program: str = ""
+    for_parent: bool = False
 
     def arrival(self, pid: int, start_time: int, uid: int, restore: int, command: str) -> Arrival:
         """Return the arrival of the requesting process; its program or `command` names a job without a name."""
@@ -93,6 +95,7 @@ def parse_request(data: bytes) -> Request:
         layout=Layout(KINDS[f["distribution"]], f["per_socket"], bool(f["flags"] & layout.REQUEST_STRICT)),
         memory=f["memory"],
         program=REQUEST.read_text(data, "program"),
+        for_parent=bool(f["flags"] & layout.REQUEST_PARENT) and KNOCKS[f["kind"]] == "launch",
     )
 
 

@@ -137,6 +137,27 @@ def peer_identity(sock: socket.socket, proc: str = "/proc") -> Peer | None:
     return None if kept is None else Peer(Identity(pid, start), uid, gid, kept)
 
 
+def parent_of(peer: Peer, proc: str = "/proc") -> Peer | None:
+    """Return the parent of a peer as if it had connected; None if it is gone or another user's, in part or whole.
+
+    The calling code closes both pidfds. Raises OSError if descriptors run out.
+    """
+    family = ancestry(peer.identity.pid, proc, most=2)
+    if len(family) < 2 or family[0] != peer.identity:
+        return None
+    pid, start = family[1].pid, family[1].start_time
+    pidfd = open_pidfd(pid, start, proc)
+    if pidfd is None:
+        return None
+
+    def is_theirs() -> bool:
+        stat = read_stat(peer.identity.pid, proc)
+        return stat is not None and stat.ppid == pid and users(pid, proc) == (peer.uid, peer.uid)
+
+    kept = _keep(pidfd, is_theirs)
+    return None if kept is None else Peer(family[1], peer.uid, peer.gid, kept)
+
+
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
     """Return pid, uid and gid of the process that connected the AF_UNIX socket `sock`, as they were then."""
     pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -6,7 +6,7 @@ _drom_run() {
     while ((at < COMP_CWORD)) && [[ -z $is_command ]]; do
         case ${COMP_WORDS[at]} in
         --) ((at += 1)) && is_command=yes ;;
-        --require | --await) ((at += 1)) ;;
+        --require | --await | --for-parent) ((at += 1)) ;;
         --*) [[ ${COMP_WORDS[at + 1]} == = ]] && ((at += 3)) || ((at += 2)) ;;
         *) is_command=yes ;;
         esac

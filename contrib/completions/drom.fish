@@ -29,6 +29,8 @@ for command in drom drom-run
     complete $run -l openmp-runtime -x -a 'auto libomp libgomp'
     complete $run -l require -d 'fail when no agent answers'
     complete $run -l await -d 'wait until an agent answers'
-    set -l with_value --runtime-dir --job --cpus --min --class --distribution --mem --session --malleability --openmp-runtime
+    complete $run -l deadline -x -d 'run unmanaged without a grant after so long'
+    complete $run -l for-parent -d 'register the process that has started this one'
+    set -l with_value --runtime-dir --job --cpus --min --class --distribution --mem --session --malleability --openmp-runtime --deadline
     complete $run -x -a "(__fish_complete_subcommand --fcs-skip=$skip $with_value)"
 end

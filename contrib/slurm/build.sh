@@ -3,6 +3,7 @@
 # slurm/spank.h (Debian: libslurm-dev). CC, CFLAGS and PYTHON are respected. FILE is build/slurm/spank_drom.so by default.
 set -eu
 cd "$(dirname "$0")/../.."
+[ -d dromlib/native/task ] || { echo "build.sh: run this in the sources of drom, which an installation does not have." >&2 && exit 1; }
 made=${1:-build/slurm/spank_drom.so}
 generated=$(dirname "$made")
 native=dromlib/native

@@ -20,7 +20,6 @@ SPANK_PLUGIN(drom, 1)
 
 #define SECOND UINT64_C(1000000000)
 #define CALLED_BY_SLURM __attribute__((visibility("default")))
-enum { MOST_SECONDS = 86400 };
 enum { OPTION_MALLEABLE, OPTION_DROM };
 
 /* What the site has set in plugstack.conf. */
@@ -206,52 +205,11 @@ static void register_task(const struct options *options)
 
 /* --- the task's environment --- */
 
-/* Return the entry of a name (ended by =) in an environment, or NULL. */
-static char **find_entry(char **environment, const char *entry)
+static void change(const char *name, const char *value, void *spank)
 {
-    size_t length = strcspn(entry, "=") + 1;
-    while (*environment && strncmp(*environment, entry, length) != 0)
-        environment++;
-    return *environment ? environment : NULL;
-}
-
-static char **copy_environment(char **environment)
-{
-    size_t count = 0;
-    while (environment[count])
-        count++;
-    char **copy = calloc(count + 1, sizeof *copy);
-    if (copy)
-        memcpy(copy, environment, count * sizeof *copy);
-    return copy;
-}
-
-/* Call a function of spank.h that takes an entry's name, and its value where `value` is set. */
-static void change(spank_t spank, const char *entry, bool sets)
-{
-    const char *end = strchr(entry, '=');
-    char *name = end ? strndup(entry, (size_t)(end - entry)) : NULL;
-    spank_err_t rc = ESPANK_SUCCESS;
-    if (name && sets)
-        rc = spank_setenv(spank, name, end + 1, 1);
-    else if (name)
-        rc = spank_unsetenv(spank, name);
+    spank_err_t rc = value ? spank_setenv(spank, name, value, 1) : spank_unsetenv(spank, name);
     if (rc != ESPANK_SUCCESS)
-        slurm_info("drom: %s is not changed in a task's environment: %s", name, spank_strerror(rc));
-    free(name);
-}
-
-/* Give the task what differs between two environments. Slurm frees what it replaces, so that it comes last. */
-static void hand_over(spank_t spank, char **before, char **after)
-{
-    for (char **entry = before; *entry; entry++)
-        if (!find_entry(after, *entry))
-            change(spank, *entry, false);
-    for (char **entry = after; *entry; entry++) {
-        char **old = find_entry(before, *entry);
-        if (!old || *old != *entry)
-            change(spank, *entry, true);
-    }
+        slurm_info("drom: %s is not changed in the environment of a task: %s", name, spank_strerror(rc));
 }
 
 /* Register the task, or prepare a script: both read and change `environ`, for which the task's environment is put. Nothing else
@@ -262,7 +220,7 @@ static void start_in_environment(spank_t spank, bool is_program)
     if (spank_get_item(spank, S_JOB_ENV, &theirs) != ESPANK_SUCCESS || !theirs)
         return;
     before = copy_environment(theirs);
-    mine = copy_environment(theirs); /* setenv() changes the array in place */
+    mine = copy_environment(theirs);
     if (!before || !mine)
         return;
     environ = mine;
@@ -273,7 +231,7 @@ static void start_in_environment(spank_t spank, bool is_program)
         prepare_starter(&options);
     char **after = environ;
     environ = slurms;
-    hand_over(spank, before, after);
+    compare_environments(before, after, change, spank);
     if (spank_get_item(spank, S_JOB_ENV, &theirs) == ESPANK_SUCCESS && theirs)
         move_to_front(theirs, "DROM_TASK=");
     free(before);

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dromlib import native
+from tests.slurm.programs import Program, build_program, copy_package, is_touched, variables
 from tests.slurm.rig import Slurm
 from tests.support.paths import ROOT
 
@@ -23,31 +23,6 @@ HEADER = Path("/usr/include/slurm/spank.h")
 PLUGIN = "optional {folder}/build/spank_drom.so drom_run={folder}/package/bin/drom-run runtime_dir={folder}/agent/run"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 SHOW = ("sh", "-c", "env | sort")
-PROGRAM = r"""
-#include <omp.h>
-#include <stdio.h>
-#include <unistd.h>
-int main(int count, char **words)
-{
-    int threads = 0, before = 0;
-    char name[4096];
-    snprintf(name, sizeof name, "%s.new", words[1]);
-    while (access(words[2], F_OK) != 0) {
-#pragma omp parallel
-#pragma omp master
-        threads = omp_get_num_threads();
-        if (threads != before) {
-            FILE *file = fopen(name, "w");
-            fprintf(file, "%d", before = threads);
-            fclose(file);
-            rename(name, words[1]);
-        }
-        usleep(1000);
-    }
-    return count + 4;
-}
-"""
-"""A program that writes its number of threads into its first argument until the second is a file. It exits with 7."""
 NUMBERS = "give two numbers of CPUs per task, from 1 on, such as --malleable=4:48."
 REFUSED = [
     ("--malleable=3:2", "drom: --malleable=3:2: the minimum must not be above the maximum."),
@@ -69,10 +44,8 @@ def site() -> Iterator[Slurm]:
         folder.chmod(0o755)
         plugin = folder / "build" / "spank_drom.so"
         subprocess.run([ROOT / "contrib/slurm/build.sh", plugin], check=True, env={"CFLAGS": "-Werror", "PATH": PATH})
-        for part, source in (("bin", native.run_path()), ("lib", native.preload_path())):
-            (folder / "package" / part).mkdir(parents=True)
-            shutil.copy(source, folder / "package" / part)
-        subprocess.run(["gcc", "-fopenmp", "-xc", "-", "-o", folder / "program"], input=PROGRAM, text=True, check=True)
+        copy_package(folder)
+        build_program(folder)
         with Slurm(folder, plugstack=f"{PLUGIN}\n") as cluster:
             (folder / "work").chmod(0o777)
             yield cluster
@@ -95,35 +68,6 @@ def plugstack(site: Slurm, more: str) -> Iterator[None]:
         yield
     finally:
         file.write_text(usual, encoding="utf-8")
-
-
-class Program:
-    """The program, to be run once below `site`."""
-
-    def __init__(self, site: Slurm, name: str) -> None:
-        self._site = site
-        self._threads, self._end = (site.folder / "work" / f"{name}.{what}" for what in ("threads", "end"))
-        self.words = tuple(map(str, (site.folder / "program", self._threads, self._end)))
-
-    def await_threads(self, count: int) -> None:
-        """Wait until it runs with so many threads."""
-        file = self._threads
-        self._site.await_true(lambda: file.exists() and file.read_text() == str(count), f"{count} threads")
-
-    def end(self) -> None:
-        """Let it end."""
-        self._end.touch()
-
-
-def variables(output: str) -> dict[str, str]:
-    """Return the variables of an environment that is printed a line for each."""
-    return dict(line.partition("=")[::2] for line in output.splitlines())
-
-
-def is_touched(found: dict[str, str]) -> bool:
-    """Return whether drom has changed an environment."""
-    ours = ("DROM_TASK", "DROM_RUNTIME_DIR", "DROM_MALLEABILITY", "LD_PRELOAD", "PYTHONPATH")
-    return any(name in found for name in ours)
 
 
 def test_an_unmodified_program_is_resized_and_keeps_its_exit_code(site: Slurm) -> None:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,19 +25,54 @@ static const char *remedy(const char *command, int error)
     return error == ENOENT && !strchr(command, '/') ? " in the folders of PATH" : "";
 }
 
+/* A line for Slurm's TaskProlog, which has no way to write a value of several lines. */
+static void print_change(const char *name, const char *value, void *context)
+{
+    (void)context;
+    if (value && !strchr(value, '\n'))
+        printf("export %s=%s\n", name, value);
+    else if (!value)
+        printf("unset %s\n", name);
+}
+
+/* Return an exit status, or -1 where the command is to run. */
+static int report(const struct registration *registration, const struct options *options)
+{
+    switch (registration->verdict) {
+    case VERDICT_REFUSED: dromi_say("refused: %s", registration->answer.reply.text); return EXIT_REFUSED;
+    case VERDICT_UNMANAGED: dromi_say("running unmanaged: %s", registration->answer.reply.text); break;
+    case VERDICT_NO_AGENT: leave_unless_optional(options, registration->error, registration->dir); break;
+    case VERDICT_LATE:
+        dromi_say("%sthe agent in %s has granted no CPUs before the deadline.", options->require ? "" : "running unmanaged: ",
+                  registration->dir);
+        return options->require ? EXIT_REFUSED : -1;
+    case VERDICT_GRANTED: break;
+    }
+    return -1;
+}
+
+static int register_parent(struct registration *registration, const struct options *options)
+{
+    char **before = copy_environment(environ);
+    become_task(registration, options);
+    int status = report(registration, options);
+    if (before && registration->verdict == VERDICT_GRANTED)
+        compare_environments(before, environ, print_change, NULL);
+    free(before);
+    return (status > 0 && options->require) || fflush(stdout) != 0 ? EXIT_REFUSED : 0; /* the parent runs anyway */
+}
+
 int run_command(const char *called, int argc, char **argv)
 {
     static struct registration registration;
     struct options options;
     parse_options(&options, called, argc, argv);
+    if (options.for_parent)
+        return register_parent(&registration, &options);
     become_task(&registration, &options);
-    switch (registration.verdict) {
-    case VERDICT_REFUSED: dromi_say("refused: %s", registration.answer.reply.text); return EXIT_REFUSED;
-    case VERDICT_UNMANAGED: dromi_say("running unmanaged: %s", registration.answer.reply.text); break;
-    case VERDICT_NO_AGENT: leave_unless_optional(&options, registration.error, registration.dir); break;
-    case VERDICT_GRANTED:
-    case VERDICT_LATE: break; /* the latter needs a deadline */
-    }
+    int status = report(&registration, &options);
+    if (status >= 0)
+        return status;
     execvp(options.command[0], options.command);
     int error = errno;
     dromi_say("cannot run '%s': %s%s.", options.command[0], strerror(error), remedy(options.command[0], error));

@@ -30,6 +30,9 @@ static const char HELP[] =
     "                      (default): libomp where it is installed and has all that the program needs\n"
     "  --require           fail when no agent answers instead of running unmanaged\n"
     "  --await             wait until an agent answers instead of running unmanaged\n"
+    "  --deadline SECONDS  run unmanaged (with --require: fail) without a grant after so long, 1 to 86400 (default: no limit)\n"
+    "  --for-parent        register the process that has started this one, not a COMMAND, and print the variables that it\n"
+    "                      needs, a line `export NAME=VALUE` or `unset NAME` for each, as Slurm's TaskProlog does\n"
     "  --help, --version\n"
     "\n"
     "DROM_MALLEABILITY and DROM_OPENMP_RUNTIME in the environment stand for these two options where they are not given.\n"
@@ -124,6 +127,15 @@ static uint64_t memory_or_leave(const char *text)
     exit(EXIT_USAGE);
 }
 
+static uint64_t deadline_or_leave(const char *text)
+{
+    uint32_t seconds = parse_number(text, MOST_SECONDS);
+    if (seconds)
+        return dromi_now_ns() + seconds * UINT64_C(1000000000);
+    dromi_say("--deadline takes seconds from 1 to %d, not '%s'.", MOST_SECONDS, text);
+    exit(EXIT_USAGE);
+}
+
 static const char *directory_or_leave(const char *text)
 {
     if (*text)
@@ -134,7 +146,9 @@ static const char *directory_or_leave(const char *text)
 
 static void check_together(const struct options *options)
 {
-    if (!options->command[0])
+    if (options->for_parent && options->command[0])
+        dromi_say("--for-parent takes no command: write %s --for-parent.", launcher);
+    else if (!options->for_parent && !options->command[0])
         dromi_say("no command is given: write %s -- COMMAND.", launcher);
     else if (options->cpus && options->min > options->cpus)
         dromi_say("--min %u is more than --cpus %u: lower the one or raise the other.", options->min, options->cpus);
@@ -158,6 +172,8 @@ static void set_option(struct options *options, int option)
     case 's': options->session = name_or_leave("--session", optarg); return;
     case 'r': options->require = true; return;
     case 'w': options->wait = true; return;
+    case 't': options->deadline_ns = deadline_or_leave(optarg); return;
+    case 'p': options->for_parent = true; return;
     case 'h': print_and_leave("Usage: ", HELP);
     case 'v': print_and_leave("", " " VERSION "\n");
     }
@@ -172,6 +188,7 @@ void parse_options(struct options *options, const char *called, int argc, char *
         {"distribution", required_argument, NULL, 'D'}, {"mem", required_argument, NULL, 'M'},
         {"malleability", required_argument, NULL, 'a'},  {"openmp-runtime", required_argument, NULL, 'o'},
         {"require", no_argument, NULL, 'r'},           {"await", no_argument, NULL, 'w'},
+        {"deadline", required_argument, NULL, 't'},    {"for-parent", no_argument, NULL, 'p'},
         {"help", no_argument, NULL, 'h'},              {"version", no_argument, NULL, 'v'},
         {NULL, 0, NULL, 0},
     };

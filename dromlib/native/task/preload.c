@@ -201,21 +201,22 @@ void preload_nothing(const struct options *options)
 
 bool preload(const struct options *options, bool malleable)
 {
-    char library[PATH_MAX], command[PATH_MAX], name[DROMI_FIRST_LINE + 1];
+    char library[PATH_MAX], command[PATH_MAX] = "", name[DROMI_FIRST_LINE + 1];
     struct program program;
     setenv("DROM_MALLEABILITY", MALLEABILITIES[options->malleability], 1);
     preload_nothing(options);
     if (!malleable || options->malleability == MALLEABILITY_BIND_ONLY)
         return false;
     hook_python(options);
-    if (!find_command(options->command[0], command))
+    bool is_known = options->command[0] != NULL;
+    if (is_known && !find_command(options->command[0], command))
         return false;
-    read_program(&program, command);
-    const char *interpreter = dromi_interpreter(command, name);
+    read_program(&program, is_known ? command : "");
+    const char *interpreter = is_known ? dromi_interpreter(command, name) : command;
     bool is_script = interpreter != command;
     if (is_script)
         program.foreign = is_foreign(interpreter);
-    const char *reason = why_not(&program, interpreter);
+    const char *reason = is_known ? why_not(&program, interpreter) : NULL;
     if (reason && is_script)
         dromi_say("'%.200s' is run by '%.200s', which %s: it is bound from outside.", options->command[0], interpreter, reason);
     else if (reason)

@@ -44,14 +44,14 @@ static void fill_request(struct drom_request_message *request, const struct opti
     struct rank rank;
     find_rank(&rank);
     dromi_request(request, DROM_KNOCK_LAUNCH);
-    const char *slash = strrchr(options->command[0], '/');
+    const char *command = options->command[0] ? options->command[0] : "", *slash = strrchr(command, '/');
     const char *job = getenv("DROM_JOB_ID");
     if (options->job)
         copy_name(request->job, options->job);
     else if (job && parse_number(job, 999999999)) /* a task of a scheduler's job */
         snprintf(request->job, sizeof request->job, "drom-%s", job);
-    bool fits = strlen(options->command[0]) < sizeof request->program;
-    snprintf(request->program, sizeof request->program, "%s", fits || !slash ? options->command[0] : slash + 1);
+    bool fits = strlen(command) < sizeof request->program;
+    snprintf(request->program, sizeof request->program, "%s", fits || !slash ? command : slash + 1);
     copy_name(request->session, options->session ? options->session : rank.session);
     request->local_rank = rank.local_rank;
     request->local_size = rank.local_size;
@@ -61,7 +61,7 @@ static void fill_request(struct drom_request_message *request, const struct opti
     request->distribution = options->distribution;
     request->per_socket = options->per_socket;
     request->memory = options->memory;
-    request->flags = options->strict ? DROM_REQUEST_STRICT : 0;
+    request->flags = (options->strict ? DROM_REQUEST_STRICT : 0) | (options->for_parent ? DROM_REQUEST_PARENT : 0);
 }
 
 /* Unless the user has set it. What another drom-run above us has set, which DROM_SET_<name> repeats, is not the user's. 0: take
@@ -125,25 +125,13 @@ static void export_grant(const struct answer *answer, const char *dir, const cha
     setenv("DROM_MAX_CPUS", most, 1);
 }
 
-void move_to_front(char **environment, const char *name)
-{
-    size_t at = 0;
-    while (environment && environment[at] && strncmp(environment[at], name, strlen(name)) != 0)
-        at++;
-    if (!environment || !environment[at])
-        return;
-    char *entry = environment[at];
-    memmove(environment + 1, environment, at * sizeof *environment);
-    environment[0] = entry;
-}
-
-static void accept_grant(const struct answer *answer, const char *dir)
+static void accept_grant(const struct answer *answer, const char *dir, pid_t pid)
 {
     static char cpus[DROM_MAX_MASK_BITS * 6];
     uint32_t words = (answer->reply.mask_bits + 63) / 64;
     dromi_cpu_list(answer->mask, words, cpus, sizeof cpus);
     if (!(answer->reply.flags & (DROM_HEADER_EMULATED | DROM_REPLY_BOUND))) {
-        int rc = dromi_bind(0, answer->mask, words);
+        int rc = dromi_bind(pid, answer->mask, words);
         if (rc < 0)
             dromi_say("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
     }
@@ -174,7 +162,7 @@ void become_task(struct registration *registration, const struct options *option
         registration->verdict = ask_for_cpus(registration->dir, &request, &registration->answer, options->wait,
                                              options->deadline_ns, &registration->error);
     if (registration->verdict == VERDICT_GRANTED) {
-        accept_grant(&registration->answer, registration->dir);
+        accept_grant(&registration->answer, registration->dir, options->for_parent ? getppid() : 0);
         set_environment(options, registration, request.local_size > 0);
     }
     move_to_front(environ, "DROM_TASK=");

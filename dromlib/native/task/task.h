@@ -9,9 +9,10 @@
 enum malleability { MALLEABILITY_AUTO, MALLEABILITY_NEXT_REGION, MALLEABILITY_BIND_ONLY };
 enum runtime_choice { RUNTIME_AUTO, RUNTIME_LIBOMP, RUNTIME_LIBGOMP };
 enum { CHOICES = 3 }; /* of each */
+enum { MOST_SECONDS = 86400 }; /* of a deadline */
 extern const char *const MALLEABILITIES[CHOICES], *const RUNTIMES[CHOICES];
 
-/* Zeros are the defaults, but `command` must be there. */
+/* Zeros are the defaults, but `command` must be there; its first part is NULL where the command is not known. */
 struct options {
     const char *runtime_dir;
     const char *job;
@@ -28,6 +29,7 @@ struct options {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC after which nothing is waited for; 0: none */
     enum malleability malleability;
     enum runtime_choice runtime;
+    bool for_parent;      /* the task is the process that has started this one */
     const char *launcher; /* the path of drom-run, beside which the package lies; NULL: of this program */
     char **command;
 };
@@ -41,14 +43,22 @@ struct registration {
     struct answer answer;
 };
 
-/* Register this process as the task that will execute the command, and wait for the answer. After a grant also bind it, and
+/* Register this process (or its parent) as the task that will execute the command, and wait for the answer. After a grant also bind it, and
  * set the environment for the command. After any other verdict the command runs as without an agent, if it runs. */
 void become_task(struct registration *registration, const struct options *options);
 
 /* Set the environment for a command that is no task, so that the programs which it starts register themselves. */
 void prepare_starter(const struct options *options);
 
-/* Put the entry that begins with `name` first in an environment: agents read no more than the beginning of it. */
+/* Return a new array of the same entries, or NULL without memory: setenv() changes the array of `environ` in place. */
+char **copy_environment(char **environment);
+
+/* Call `change` with what one environment has more than, less than (`value` is NULL) and other than a copy of it before. What is
+ * less comes first: entries of `before` may be freed after that. */
+typedef void change_function(const char *name, const char *value, void *context);
+void compare_environments(char **before, char **after, change_function *change, void *context);
+
+/* Put the entry that begins with `name` (with its =) first: agents read no more than the beginning of an environment. */
 void move_to_front(char **environment, const char *name);
 
 /* Return the decimal number in `text`, or 0 when it is none from 1 to `most`. */

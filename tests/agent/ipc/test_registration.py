@@ -48,6 +48,13 @@ class TestParse:
             5 << 30,
         )
 
+    @pytest.mark.parametrize(("kind", "for_parent"), [(1, True), (2, False)])
+    def test_only_a_launch_is_for_a_parent(self, kind: int, for_parent: bool) -> None:
+        """The flag means nothing in a request to attach."""
+        data = request(kind=kind, flags=layout.REQUEST_PARENT)
+
+        assert parse_request(data).for_parent == for_parent
+
     def test_what_is_left_out(self) -> None:
         """Without fields a request is a launch of one malleable task that is of no session and no task."""
         assert parse_request(request()) == Request("launch", None, "", 0, "malleable", 0, 0, 0, 1)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -294,6 +295,43 @@ class TestPeer:
 
         assert processes.peer_identity(sock) is None
         assert before == open_descriptors()
+
+    def test_the_parent_of_a_peer_is_ours(self, knock: tuple[Child, socket.socket]) -> None:
+        """It is this process, with the user of the peer and a pidfd of its own."""
+        _, sock = knock
+        peer = processes.peer_identity(sock)
+        assert peer is not None
+        parent = processes.parent_of(peer)
+        assert parent is not None
+        own = processes.start_time(os.getpid())
+
+        assert (parent.identity, parent.uid, parent.gid) == ((os.getpid(), own), UID, os.getgid())
+        assert not ended(parent.pidfd)
+        os.close(parent.pidfd)
+        os.close(peer.pidfd)
+
+    def test_a_parent_of_another_user_is_none(self, knock: tuple[Child, socket.socket]) -> None:
+        """No descriptor is left."""
+        _, sock = knock
+        peer = processes.peer_identity(sock)
+        assert peer is not None
+        before = open_descriptors()
+
+        assert processes.parent_of(replace(peer, uid=UID + 1)) is None
+        assert before == open_descriptors()
+        os.close(peer.pidfd)
+
+    def test_a_peer_that_has_ended_has_no_parent(self, knock: tuple[Child, socket.socket]) -> None:
+        """No descriptor is left."""
+        child, sock = knock
+        peer = processes.peer_identity(sock)
+        assert peer is not None
+        child.popen.communicate()
+        before = open_descriptors()
+
+        assert processes.parent_of(peer) is None
+        assert before == open_descriptors()
+        os.close(peer.pidfd)
 
 
 class TestMachine:

@@ -593,3 +593,53 @@ def test_lists_of_cpus_are_no_hindrance(tmp_path: Path, value: str) -> None:
     )
     with serve_registrations(tmp_path, lambda request: request.grant(1, flags=layout.HEADER_EMULATED)):
         assert "GOMP_CPU" not in run("--runtime-dir", tmp_path, "--", program, GOMP_CPU_AFFINITY=value).stderr
+
+
+def test_a_registration_for_the_parent_prints_its_variables(tmp_path: Path) -> None:
+    """It exports what is new or changed, and unsets what a launch above has set and this one does not."""
+    above = {"DROM_SET_OMP_NUM_THREADS": "7", "OMP_NUM_THREADS": "7", "LD_PRELOAD": "libm.so.6"}
+    with serve_registrations(tmp_path, lambda request: request.grant(0b11, flags=layout.HEADER_EMULATED)) as server:
+        done = run("--runtime-dir", tmp_path, "--for-parent", "--min", "1", "--cpus", "2", **above)
+
+    (asked,) = server.requests
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (asked.field("flags"), asked.field("min_cpus"), asked.field("max_cpus")) == (layout.REQUEST_PARENT, 1, 2)
+    assert [line for line in lines if line.startswith(f"export DROM_TASK={asked.pid}:")]
+    assert {"unset OMP_NUM_THREADS", "unset DROM_SET_OMP_NUM_THREADS", "export DROM_CPUS=0-1"} <= {*lines}
+    assert f"export LD_PRELOAD={native.preload_path()}:libm.so.6" in lines
+    assert not [line for line in lines if line.split()[0] not in {"export", "unset"}]
+
+
+def test_a_registration_for_the_parent_that_fails_prints_no_variables(tmp_path: Path) -> None:
+    """The sentence is on standard error."""
+    done = run("--runtime-dir", tmp_path, "--for-parent")
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f"drom: no agent answers in {tmp_path}: running unmanaged (")
+
+
+def test_a_registration_for_the_parent_takes_no_command() -> None:
+    """The parent runs already."""
+    done = run("--for-parent", "--", "true")
+
+    assert (done.returncode, done.stderr) == (2, "drom: --for-parent takes no command: write drom-run --for-parent.\n")
+
+
+@pytest.mark.parametrize(("words", "code", "told"), [((), 7, "running unmanaged: "), (("--require",), 1, "")])
+def test_a_deadline_ends_the_wait_for_a_grant(tmp_path: Path, words: tuple[str, ...], code: int, told: str) -> None:
+    """The command then runs unmanaged, or not at all."""
+    command = ("--deadline", "1", *words, "--", "sh", "-c", "exit 7")
+    with serve_registrations(tmp_path, lambda request: request.reply("waiting", text="for ever.")):
+        done = run("--runtime-dir", tmp_path, *command)
+
+    late = f"drom: {told}the agent in {tmp_path} has granted no CPUs before the deadline."
+    assert (done.returncode, done.stderr) == (code, f"drom: waiting: for ever.\n{late}\n")
+
+
+@pytest.mark.parametrize("bad", ["0", "-1", "x", "86401", ""])
+def test_a_deadline_is_a_number_of_seconds(bad: str) -> None:
+    """Nothing runs with another one."""
+    done = run("--deadline", bad, "--", "true")
+
+    assert (done.returncode, done.stderr) == (2, f"drom: --deadline takes seconds from 1 to 86400, not '{bad}'.\n")
