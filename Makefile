@@ -11,7 +11,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster slurm-plugin wheel docs lint demo demo-cluster bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster slurm-plugin wheel docs lint demo demo-cluster demo-slurm bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,10 @@ lint: $(READY) ## check style, formatting and types
 
 demo: $(READY) ## watch two malleable programs share this machine
 	$(VENV)/bin/drom demo
+
+demo-slurm: $(READY) ## watch jobs of a real Slurm share four nodes on this machine; takes root's rights
+	@scripts/slurm.sh
+	$(VENV)/bin/drom demo-slurm
 
 demo-cluster: $(READY) ## watch a cluster of four nodes on this machine; takes root's rights
 	$(VENV)/bin/drom demo-cluster

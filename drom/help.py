@@ -13,7 +13,7 @@ HEADINGS = {
     "Programs": ("run", "top", "ps", "explain", "events", "resize", "set", "attach", "release", "flags"),
     "Cluster": ("scheduler", "submit", "queue", "job", "cancel", "hold", "nodes", "drain"),
     "Scheduling": ("simulate", "compare", "compare-policies", "reproduce", "workload"),
-    "Looking at drom itself": ("demo", "demo-cluster", "bench"),
+    "Looking at drom itself": ("demo", "demo-cluster", "demo-slurm", "bench"),
 }
 """The commands of `drom` by heading, as in drom(1)."""
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on one machine: nodes of namespaces with agents, a scheduler, and the demonstration that runs there."""
+"""The demonstrations of a cluster, `drom demo-cluster` and `drom demo-slurm`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `drom demo-cluster`."""
+"""The commands `drom demo-cluster` and `drom demo-slurm`."""
 
 from __future__ import annotations
 
@@ -18,5 +18,15 @@ def demo_cluster(
 ) -> None:
     """Watch a cluster of four nodes on this machine, under SD-Policy and under static backfill; takes root's rights."""
     from drom.scheduler.demo.run import run
+
+    raise typer.Exit(run(out, as_json=json))
+
+
+def demo_slurm(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for results and pictures.")] = Path("out/slurm"),
+    json: AsJson = False,
+) -> None:
+    """Watch jobs of a real Slurm share nodes on this machine, and without sharing; takes root's rights."""
+    from drom.scheduler.demo.slurm import run
 
     raise typer.Exit(run(out, as_json=json))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What demonstrations of a cluster have in common: a clean end by signals, pictures, and runs side by side."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from drom.agent.text import table
+from drom.scheduler.analysis import comparison, plots, results
+from drom.scheduler.demo import story
+from drom.scheduler.live import accounting
+from drom.workloads.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from drom.agent.cli.console import Console
+
+SHOWN = ("makespan_s", "mean_wait_s", "mean_response_s", "mean_slowdown", "malleable_starts")
+"""The figures of a comparison that are printed."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """End the block by SystemExit at the first SIGINT or SIGTERM; later ones are ignored, so that it is cleaned up."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def leave(number: int, _frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = [signal.signal(number, leave) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def account_of(history: dict[str, Any], title: str, out: Path, paper: Console) -> dict[str, Any]:
+    """Write the results in a history to the folder `out`, draw them, and return their summary.
+
+    The picture lies beside the folder, with its name.
+    """
+    account = accounting.account(history, accounting.schedule_of(history))
+    results.write_schedule(*account, out)
+    paper.heading("Who had which cores")
+    names = [job["name"] for job in history["jobs"]]
+    for line in story.chart(account.schedule, names, history["nodes"], paper.width):
+        paper.write(f"{line}\n")
+    picture = out.with_suffix(".png")
+    try:
+        plots.write(plots.gantt_figure(account.schedule, title), picture)
+    except WorkloadError as error:
+        paper.write(f"{error}\n")
+    else:
+        paper.write(f"As a picture: {picture}\n")
+    return account.summary
+
+
+def compare(value: dict[str, Any], titles: dict[str, str], out: Path, paper: Console) -> None:
+    """Print the figures of two runs side by side, and add them to `value`, which has them by run.
+
+    `titles` are the names of the columns by run, that of the reference first.
+    """
+    summaries = [value["runs"][run]["summary"] for run in titles]
+    rows = [row for row in comparison.rows_of(summaries) if row.figure in SHOWN]
+    value["comparison"] = {row.figure: dict(zip(titles, row.values, strict=True)) for row in rows}
+    cells = [
+        [row.label, *map(comparison.number, row.values), "" if row.ratios[1] is None else f"{row.ratios[1]:.2f}"]
+        for row in rows
+    ]
+    paper.write("\n".join(table(["", *titles.values(), "ratio"], cells, " >>>")) + "\n")
+    paper.write(f"All figures: drom compare {' '.join(os.fspath(out / run) for run in titles)}\n")
