@@ -52,6 +52,7 @@ LAYERS = (
     "drom.scheduler.live.cluster",
     "drom.scheduler.live.accounting",
     "drom.scheduler.live.server",
+    "drom.scheduler.slurm",
     "drom.scheduler.cli",
     "drom.scheduler.live.cli",
     "drom.scheduler.testbed",
