@@ -12,12 +12,15 @@ from drom.agent.system.users import user_number
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+Users = tuple[tuple[int, str], ...]
+"""The uid of each user, with the word in the option."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """Users by uid with the word in the option, and patterns of programs as in the shell (``rsync``, ``/opt/*``)."""
+    """Users, and patterns of programs as in the shell (``rsync``, ``/opt/*``)."""
 
-    users: tuple[tuple[int, str], ...] = ()
+    users: Users = ()
     programs: tuple[str, ...] = ()
 
     def reason(self, uid: int, names: Iterable[str]) -> str:
@@ -46,7 +49,7 @@ def _matches(names: Iterable[str], pattern: str) -> bool:
     return last in names
 
 
-def find_users(words: Iterable[str]) -> tuple[tuple[tuple[int, str], ...], list[str]]:
+def find_users(words: Iterable[str]) -> tuple[Users, list[str]]:
     """Return (uid, word) of each name or number of a user, and the names that no user has here."""
     pairs = [(user_number(word), word) for word in words]
     return tuple((uid, word) for uid, word in pairs if uid is not None), [word for uid, word in pairs if uid is None]

@@ -15,9 +15,10 @@ from drom.agent.topology.synthetic import TopologyError
 from dromlib.cpulist import parse_cpulist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from drom.agent.config.exclusions import Users
     from drom.agent.config.sources import Setting
 
 
@@ -53,17 +54,24 @@ def no_core_left(reserved: Setting) -> str:
     return f"{reserved.origin}: reserved = {reserved.value} leaves no core to manage here: reserve fewer CPUs."
 
 
-def unknown(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield a sentence for each fault in `settings` that does not concern the machine's CPUs, such as unknown users."""
+def unknown(
+    settings: Mapping[str, Setting],
+    users_of: Callable[[tuple[str, ...]], tuple[Users, list[str]]] = find_users,
+    group_of: Callable[[str], int | None] = group_number,
+) -> Iterator[str]:
+    """Yield a sentence for each fault in `settings` that does not concern the machine's CPUs, such as unknown users.
+
+    `users_of` and `group_of` look names up.
+    """
     if "exclude_users" in settings:
         users = settings["exclude_users"]
         assert isinstance(users.value, tuple)  # noqa: S101 - for the type checker
-        for name in find_users(users.value)[1]:
+        for name in users_of(users.value)[1]:
             yield f"{users.origin}: {name} is not a user of this node: check exclude.users."
     if "scheduler" in settings and "observe" in settings and settings["observe"].value:
         where = settings["observe"].origin
         yield f"{where}: an agent that only observes starts no jobs: omit observe or scheduler."
-    if "users_masters" in settings and group_number(str(settings["users_masters"].value)) is None:
+    if "users_masters" in settings and group_of(str(settings["users_masters"].value)) is None:
         masters = settings["users_masters"]
         yield f"{masters.origin}: there is no group {masters.value} here: check users.masters."
 

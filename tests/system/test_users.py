@@ -324,18 +324,32 @@ int getpwuid_r(uid_t uid, struct passwd *entry, char *text, size_t size, struct 
         usleep(10000);
     return real(uid, entry, text, size, found);
 }
+int getpwnam_r(const char *name, struct passwd *entry, char *text, size_t size, struct passwd **found)
+{
+    int (*real)(const char *, struct passwd *, char *, size_t, struct passwd **) = dlsym(RTLD_NEXT, "getpwnam_r");
+    while (access(getenv("ANSWERS"), F_OK))
+        usleep(10000);
+    return real(name, entry, text, size, found);
+}
 """
 """A directory that answers once a file is there."""
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_a_silent_directory_of_users_holds_nobody_up(folder: Path, start: Programs) -> None:
-    """Metrics have numbers for names, and only who may be a member of the group of masters has to ask again."""
-    nobody = pwd.getpwnam("nobody")
-    library, answers = folder / "silent.so", folder / "answers"
+@pytest.fixture
+def silenced(folder: Path) -> tuple[str, ...]:
+    """Return the words that have a command run with a silent directory of users."""
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    library = folder / "silent.so"
     command = ["gcc", "-shared", "-fPIC", "-xc", "-", "-o", str(library)]
     subprocess.run(command, input=SILENT, text=True, check=True)
-    within = ("env", f"LD_PRELOAD={library}", f"ANSWERS={answers}")
+    return "env", f"LD_PRELOAD={library}", f"ANSWERS={folder / 'answers'}"
+
+
+def test_a_silent_directory_of_users_holds_nobody_up(folder: Path, silenced: tuple[str, ...], start: Programs) -> None:
+    """Metrics have numbers for names, and only who may be a member of the group of masters has to ask again."""
+    nobody = pwd.getpwnam("nobody")
+    answers, within = folder / "answers", silenced
     group = str(nobody.pw_gid)
     options = ("--emulate", "core:2", "--users-masters", group, "--metrics", "127.0.0.1:0")
     with start_agent(folder, *options, within=within) as agent:
@@ -351,3 +365,20 @@ def test_a_silent_directory_of_users_holds_nobody_up(folder: Path, start: Progra
         wait_until(lambda: named in agent.metrics(), agent.metrics)
         wait_until(lambda: came_of(nobody.pw_uid, agent, "give_orders", asked) == ["done"], lambda: agent.log)
         start.kill()
+
+
+def test_a_reload_does_not_wait_for_a_silent_directory_of_users(folder: Path, silenced: tuple[str, ...]) -> None:
+    """A reload that has to look users up is refused, changes nothing and stops nothing; a later one is carried out."""
+    config, answers = folder / "drom.toml", folder / "answers"
+    config.write_text("margin = 0.1\n", encoding="utf-8")
+    with start_agent(folder, "--emulate", "core:2", "--config", config, within=silenced) as agent:
+        config.write_text("margin = 0.2\nexclude.users = ['nobody']\n", encoding="utf-8")
+        done = agent.cli("config", "reload")
+        silent = "this machine's user directory (NSS) has not answered: try again in a moment."
+        assert done.returncode == 1
+        assert done.stderr == f"drom: {silent}\ndrom: The agent goes on with what it had.\n"
+        assert agent.order("ps")["tasks"] == []
+
+        answers.touch()
+        wait_until(lambda: agent.cli("config", "reload").returncode == 0, lambda: agent.log)
+        agent.await_log("event=reloaded changed=.*margin.*exclude_users")
