@@ -155,9 +155,9 @@ class Session(Handle):
             listener.close()
 
     async def _take_in_loop(self) -> Grant | None:
-        """Take a grant; registration with the next agent, which may take seconds, is left to another thread."""
+        """Take a grant; a new registration with an agent, which may take seconds, is left to another thread."""
         if self._knock is None:
-            if not self._retired:
+            if not self._may_knock:
                 return self._take()
             from dromlib.events import Knock
 

@@ -75,6 +75,20 @@ def asleep(thread: threading.Thread) -> bool:
     return False
 
 
+def close_mailbox(fake: FakeAgent) -> None:
+    """Close the descriptor of this process's mailbox, as a program does that closes all it does not know."""
+    boxes = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and is_mailbox(fd, fake)]
+    assert len(boxes) == 1
+    os.close(boxes[0])
+
+
+def is_mailbox(fd: Path, fake: FakeAgent) -> bool:
+    """Say whether a descriptor of this process is that of a mailbox of the agent."""
+    with suppress(OSError):
+        return fd.readlink().parent == fake.folder and fd.readlink().name.startswith("mail")
+    return False
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Look until the condition holds."""
     deadline = time.monotonic() + SECONDS
@@ -488,6 +502,35 @@ class TestWait:
             second.grant("5")
             thread.join(SECONDS)
         assert [grant and grant.cpus for grant in got] == [(5,)]
+
+    def test_a_lost_mailbox_stops_no_other_thread(self, fake: FakeAgent) -> None:
+        """A program that has closed descriptors that are not its own asks for others while its threads run on."""
+        with dromlib.attach([]) as session:
+            close_mailbox(fake)
+            epoch = fake.grant("5")  # answered by a thread of this interpreter
+            grant = session.poll()
+            assert grant
+            session.apply(grant)
+            assert (session.mode, grant.cpus, fake.applied) == ("responder", (5,), epoch)
+
+    def test_a_lost_mailbox_stops_no_loop(self, fake: FakeAgent) -> None:
+        """A loop runs on while the agent is asked for another mailbox."""
+
+        async def drive() -> None:
+            with dromlib.attach([]) as session:
+                close_mailbox(fake)
+                fake._close_door()
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+                    door.bind(str(fake.folder / "door"))
+                    door.listen()
+                    fake.grant("5")
+                    waits = asyncio.create_task(session.changed())
+                    accepted, _ = await asyncio.get_running_loop().run_in_executor(None, door.accept)
+                    assert not waits.done()
+                    accepted.close()
+                    assert await asyncio.wait_for(waits, SECONDS) is None
+
+        asyncio.run(drive())
 
     def test_threads_may_do_all_at_once(self, fake: FakeAgent) -> None:
         """Threads that wait, poll, apply and close while grants rain never crash the program."""

@@ -100,17 +100,12 @@ static PyObject *cpu_tuple(const drom_grant *grant)
     return tuple;
 }
 
-static bool is_retired(const drom *handle)
-{
-    return __atomic_load_n(handle->epoch, __ATOMIC_ACQUIRE) == DROM_EPOCH_RETIRED;
-}
-
-/* A retired slot means a knock at the next agent's door, which may take seconds. */
+/* Other threads of the interpreter run while the agent is asked for a seat, which may take seconds. */
 static int take_grant(Handle *self, drom_grant *grant)
 {
-    if (!is_retired(self->handle))
-        return drom_take(self->handle, grant);
-    int taken;
+    int taken = dromi_take(self->handle, grant, false);
+    if (taken >= 0)
+        return taken;
     self->state = KNOCKING;
     self->at = &self->none;
     Py_BEGIN_ALLOW_THREADS
@@ -240,11 +235,11 @@ static PyObject *get_place(PyObject *object, void *nothing)
     return Py_BuildValue("(Ni)", PyUnicode_DecodeFSDefault(drom_directory(handle)), slot);
 }
 
-static PyObject *get_retired(PyObject *object, void *nothing)
+static PyObject *get_may_knock(PyObject *object, void *nothing)
 {
     (void)nothing;
     drom *handle = usable((Handle *)object);
-    return PyBool_FromLong(handle && is_retired(handle));
+    return PyBool_FromLong(handle && dromi_may_knock(handle));
 }
 
 static int add_cpu(uint64_t *mask, PyObject *cpus, Py_ssize_t i)
@@ -340,7 +335,7 @@ static PyMethodDef handle_methods[] = {
 static PyGetSetDef handle_values[] = {
     {"mode", get_mode, NULL, "The role of the process: \"unmanaged\", \"responder\" or \"follower\".", NULL},
     {"_place", get_place, NULL, "The agent's runtime directory and the index of the task's slot, or None.", NULL},
-    {"_retired", get_retired, NULL, "Whether the agent has stopped: the next grant comes from its successor.", NULL},
+    {"_may_knock", get_may_knock, NULL, "Whether taking the next grant may first register anew, which takes seconds.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

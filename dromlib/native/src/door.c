@@ -133,7 +133,24 @@ static int check_listener(int door)
     return listener.uid == 0 || listener.uid == geteuid() || is_unknown(listener.uid) ? 0 : -DROMI_STRANGER;
 }
 
-/* `seconds` bounds connecting and sending: an agent that hangs leaves its queue full. */
+/* Signals interrupt a call with a time limit even where their handlers restart calls: each next call gets what is left. */
+static int connect_until(int door, const struct sockaddr_un *address, uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now = dromi_now_ns();
+        if (now >= deadline_ns)
+            return -ETIMEDOUT;
+        uint64_t left_us = (deadline_ns - now) / 1000 + 1; /* 0 would be no limit */
+        struct timeval limit = {.tv_sec = (time_t)(left_us / 1000000), .tv_usec = (suseconds_t)(left_us % 1000000)};
+        setsockopt(door, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (connect(door, (const struct sockaddr *)address, sizeof *address) == 0)
+            return 0;
+        if (errno != EINTR)
+            return -errno;
+    }
+}
+
+/* `seconds` bounds connecting, and sending: an agent that hangs leaves its queue full. */
 int dromi_connect(const char *path, int seconds)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -143,12 +160,9 @@ int dromi_connect(const char *path, int seconds)
     int door = dromi_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (door < 0)
         return -errno;
-    struct timeval limit = {.tv_sec = seconds};
-    setsockopt(door, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    int rc;
-    while ((rc = connect(door, (struct sockaddr *)&address, sizeof address)) < 0 && errno == EINTR)
-        ;
-    rc = rc == 0 ? check_listener(door) : -errno;
+    int rc = connect_until(door, &address, dromi_now_ns() + (uint64_t)seconds * 1000000000u);
+    if (rc == 0)
+        rc = check_listener(door);
     if (rc == 0)
         return door;
     close(door);

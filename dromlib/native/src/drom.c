@@ -257,7 +257,16 @@ static enum read_result read_slot(const struct handle *h, drom_grant *g)
     return dromi_read(h->slot, h->head.seen, h->task_pid, h->task_start, h->mask_words, g);
 }
 
-int drom_take(drom *d, drom_grant *g)
+bool dromi_may_knock(const drom *d)
+{
+    int saved = errno;
+    const struct handle *h = inside(d);
+    bool may = managed(h) && (__atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) == DROM_EPOCH_RETIRED || has_lost_mailbox(h));
+    errno = saved;
+    return may;
+}
+
+int dromi_take(drom *d, drom_grant *g, bool knocks)
 {
     struct handle *h = inside(d);
     if (!managed(h))
@@ -265,6 +274,10 @@ int drom_take(drom *d, drom_grant *g)
     int saved = errno;
     enum read_result result = read_slot(h, g);
     if (result == READ_RETIRED || (result == READ_GRANT && has_lost_mailbox(h))) {
+        if (!knocks) {
+            errno = saved;
+            return -1;
+        }
         dromi_leave(h);
         result = sit(h) == 0 ? read_slot(h, g) : READ_NOTHING;
     }
@@ -281,6 +294,11 @@ int drom_take(drom *d, drom_grant *g)
     }
     errno = saved;
     return result == READ_GRANT;
+}
+
+int drom_take(drom *d, drom_grant *g)
+{
+    return dromi_take(d, g, true);
 }
 
 /* The agent lets a task go by giving its affinity back, saying so in the slot, and giving back once more. So either that

@@ -97,6 +97,10 @@ static inline bool dromi_news(const drom *d)
 {
     return __atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) != d->seen;
 }
+/* drom_take(). Unless it `knocks`: -1 where that would ask the agent for a seat first, which takes up to DROMI_ANSWER_SECONDS. */
+int dromi_take(drom *d, drom_grant *g, bool knocks);
+/* Whether taking the next grant asks for a seat first. */
+bool dromi_may_knock(const drom *d);
 /* Whether a handle of this process sits in the seat of the same task. */
 bool dromi_is_shared(const struct handle *h);
 /* Sleep once: until a grant, a signal or `end`, and a second at most. False when nothing can be slept on. */

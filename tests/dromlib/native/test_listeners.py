@@ -215,3 +215,31 @@ def test_every_reason_names_the_directory_and_what_to_do(common: Path) -> None:
     assert re.match(
         r"drom: the path /x+ is longer than the 99 bytes that the sockets of an agent allow: start one ", long
     )
+
+
+def test_signals_do_not_prolong_the_wait_for_an_agent_that_accepts_nothing(tmp_path: Path) -> None:
+    """A program with a timer that attaches to an agent whose queue is full runs unmanaged after the same time."""
+    library = tmp_path / "libdrom.so"
+    flags = ["-shared", "-fPIC", "-DDROMI_ANSWER_SECONDS=1"]
+    native_build.compile_c(library, sorted((native_build.NATIVE / "src").glob("*.c")), flags)
+    code = (
+        "import ctypes, signal, sys; signal.signal(signal.SIGALRM, lambda *_: None)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01); ctypes.CDLL(sys.argv[1]).drom_attach()\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)"
+    )
+    with contextlib.ExitStack() as opened:
+        door = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        door.bind(str(tmp_path / "door"))
+        door.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                client.setblocking(False)
+                client.connect(str(tmp_path / "door"))
+        env = {"PATH": os.environ["PATH"], "DROM_RUNTIME_DIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code, library], env=env, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+
+    assert done.stderr.startswith(f"drom: the agent in {tmp_path} has not answered for 1 s, so this program runs ")
+    assert done.returncode == 0
