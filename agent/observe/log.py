@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 import time
 from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, TextIO
 
-from drom.agent.text import escaped, iso
+from drom.agent.text import counted, escaped, iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,15 +74,53 @@ def logfmt(record: Record) -> str:
 FORMATS: dict[str, Callable[[Record], str]] = {"logfmt": logfmt, "json": json.dumps}
 
 
+AT_ONCE = select.PIPE_BUF
+"""Most bytes of one write: Linux reports a pipe as writable only if it has room for as many."""
+
+
+class _Output:
+    """Writes lines to a stream, but never waits for its reader: a line that is not accepted is lost, and counted."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.lost = 0
+        self._stream = stream
+        self._torn = False
+        """Whether the last line was written in part."""
+        self._file: int | None = None
+        with suppress(OSError, ValueError):  # of io.UnsupportedOperation, for a stream that is no file
+            self._file = stream.fileno()
+            self._poll = select.poll()
+            self._poll.register(self._file, select.POLLOUT)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the stream accepts at least `AT_ONCE` bytes now, or an error."""
+        return self._file is None or bool(self._poll.poll(0))
+
+    def write(self, line: str) -> None:
+        """Write a line. Raises OSError."""
+        if self._file is None:
+            print(line, file=self._stream, flush=True)
+            return
+        data = ("\n" * self._torn + line + "\n").encode(errors="backslashreplace")
+        written = 0
+        while written < len(data) and self.is_writable:
+            written += os.write(self._file, data[written : written + AT_ONCE])
+        self.lost += written < len(data)
+        if written:
+            self._torn = written < len(data)
+
+
 class Log:
     """Writes events in one of `FORMATS`, and to a history if there is one."""
 
     def __init__(self, stream: TextIO | None = None, *, form: str = "logfmt", quiet: bool = False) -> None:
         self.history: EventLog | None = None
-        self._stream = sys.stderr if stream is None else stream
+        stream = sys.stderr if stream is None else stream
+        self._output = _Output(stream)
         self._format = FORMATS[form]
         self._quiet = quiet
-        self._prefixed = is_journal(self._stream)
+        self._prefixed = is_journal(stream)
 
     def __call__(self, event: str, **fields: object) -> None:
         """Write one event. Raises KeyError for a name that `EVENTS` lacks."""
@@ -105,9 +144,17 @@ class Log:
     def _write(self, record: Record) -> None:
         if self._quiet:
             return
-        prefix = f"<{EVENTS[str(record['event'])]}>" if self._prefixed else ""
+        output = self._output
         with suppress(OSError):  # the reader has closed the pipe, or the disk is full: continue without the line
-            print(prefix + self._format(record), file=self._stream, flush=True)
+            if output.lost and output.is_writable:
+                reason = f"stderr accepted no more for a time: the log lacks {counted(output.lost, 'line')}."
+                output.lost = 0
+                output.write(self._line(_record("events_lost", {"reason": reason})))
+            output.write(self._line(record))
+
+    def _line(self, record: Record) -> str:
+        prefix = f"<{EVENTS[str(record['event'])]}>" if self._prefixed else ""
+        return prefix + self._format(record)
 
 
 def is_journal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from drom.agent.observe.event_log import FORMER, EventLog, read
-from drom.agent.observe.log import EVENTS, Level, Log
+from drom.agent.observe.log import AT_ONCE, EVENTS, Level, Log
 from drom.scheduler.live.cluster.jobs import FINAL, Entry
 from drom.scheduler.live.server.records import entry_of
 
@@ -95,6 +95,29 @@ def test_what_cannot_be_kept_is_said_once(tmp_path: Path) -> None:
         ["level=notice", "event=stopped"],
     ]
     assert log.history.lost == 2
+
+
+@pytest.mark.parametrize("longest", [1, 3 * AT_ONCE])
+def test_a_reader_that_stops_reading_stops_no_loop(longest: int) -> None:
+    """Lines that stderr does not accept are lost; the log says how many once it accepts lines again."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as read, os.fdopen(writer, "w", encoding="utf-8") as stream:
+        os.set_blocking(reader, False)
+        log = Log(stream)
+        for number in range(2 * (1 << 16) // AT_ONCE):  # twice what a pipe holds
+            log("ready", number=number, text="x" * max(AT_ONCE // 2, longest))
+        log("ready", number="lost")
+        before = read.read().decode()
+        log("stopped")
+        after = read.read().decode()
+
+    kept = re.findall(r"event=ready number=(\d+) text=x+\n", before)
+    assert kept == [str(number) for number in range(len(kept))]
+    missing = 2 * (1 << 16) // AT_ONCE + 1 - len(kept)
+    assert [line.partition(" ")[2] for line in after.lstrip("\n").splitlines()] == [
+        f'level=warning event=events_lost reason="stderr accepted no more for a time: the log lacks {missing} lines."',
+        "level=notice event=stopped",
+    ]
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\r", "\0", "\u2028"])
