@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from drom.agent.control import local_client
 from drom.agent.control.messages import AGENT, Service, _object, endpoint, request
 from drom.agent.errors import ControlError, NotYetError, RefusedError
 from drom.agent.ipc.runtime_dir import fault_of
+from drom.agent.system.paths import may_write
 from drom.agent.text import escaped
 
 from dromlib import signals as events
@@ -121,8 +123,16 @@ def _connected(runtime_dir: Path, server: Service, seconds: float) -> socket.soc
         raise ControlError(msg) from error
     except TimeoutError as error:
         raise ControlError(_silence(f"the {server.name} in {runtime_dir}", seconds)) from error
+    except PermissionError as error:
+        msg = f"you may not enter {runtime_dir}: name the directory of one that you may use with {server.place}."
+        raise ControlError(msg) from error
     except OSError as error:
-        start = f"start one with: {server.command} {runtime_dir}"
+        start = f"start one with: {server.command} {shlex.quote(str(runtime_dir))}"
+        if not may_write(runtime_dir):
+            start = (
+                "you cannot start one there: ask an administrator to, "
+                f"or name the directory of your own {server.name} with {server.place}"
+            )
         raise ControlError(f"no {server.name} answers in {runtime_dir}: {start}") from error
 
 

@@ -23,16 +23,18 @@ MOST_BRACKETS = 1 << 15
 class Service(NamedTuple):
     """A service that answers orders: its name, the command that starts it, and the most bytes of a request.
 
-    `command` is to be followed by a directory; `option` is the option with its address for other nodes.
+    `command` is to be followed by a directory, and `place` names another directory to users; `option` is the option
+    with its address for other nodes.
     """
 
     name: str
     command: str
+    place: str
     option: str
     longest: int = MAX_MESSAGE
 
 
-AGENT = Service("agent", "drom agent --runtime-dir", "remote.listen")
+AGENT = Service("agent", "drom agent --runtime-dir", "DROM_RUNTIME_DIR", "remote.listen")
 
 
 def endpoint(runtime_dir: Path, name: str) -> str:

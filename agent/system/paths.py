@@ -34,6 +34,12 @@ def default_runtime_dir(environ: Mapping[str, str] | None = None, uid: int | Non
     return fallback_dir(uid)
 
 
+def may_write(path: Path) -> bool:
+    """Return whether this user may create the directory `path`, or files in it; as in libdrom."""
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110
+    return os.access(there, os.W_OK | os.X_OK)
+
+
 def fallback_dir(uid: int) -> Path:
     """Return the directory of a user without another one: any user may have created it."""
     return Path(f"/tmp/drom-{uid}")  # noqa: S108 - see `runtime_dir.fault_of`

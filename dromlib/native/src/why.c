@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -12,16 +13,19 @@
 #define TEXT(number) #number
 #define LONGEST (sizeof ((struct sockaddr_un *)NULL)->sun_path - sizeof "/control")
 
-/* Each names the runtime directory at most once. */
+#define START "start one with: drom agent --runtime-dir %s"
+#define CANNOT_START "you cannot start one there: ask an administrator to, or name the directory of your own agent with DROM_RUNTIME_DIR"
+
+/* Each names the runtime directory at most once; remedies as a word of a shell. */
 static const struct reason {
     int error;
     const char *what;
     const char *remedy;
 } REASONS[] = {
     {0, "the agent in %s cannot be asked", "see `drom doctor`"}, /* anything else */
-    {ENOENT, "no agent answers in %s", "start one with: drom agent --runtime-dir %s"},
-    {ECONNREFUSED, "no agent answers in %s", "start one with: drom agent --runtime-dir %s"},
-    {ECONNRESET, "the agent in %s has ended", "start one with: drom agent --runtime-dir %s"},
+    {ENOENT, "no agent answers in %s", START},
+    {ECONNREFUSED, "no agent answers in %s", START},
+    {ECONNRESET, "the agent in %s has ended", START},
     {DROMI_UNSAFE, "%s is not a directory that only you or root may write", "name your agent's with DROM_RUNTIME_DIR"},
     {DROMI_STRANGER, "the agent in %s belongs to another user than you or root", "name your agent's directory with DROM_RUNTIME_DIR"},
     {EACCES, "you may not enter %s", "name the directory of an agent that you may use with DROM_RUNTIME_DIR"},
@@ -35,9 +39,46 @@ static const struct reason {
     {ENFILE, "this machine has no free file descriptor for the agent in %s", "raise its limit (sysctl fs.file-max)"},
 };
 
+/* Whether this user may make `dir`, or files in it. */
+static bool may_write(const char *dir)
+{
+    char *path = strdup(dir);
+    while (path && access(path, F_OK) < 0 && errno == ENOENT && strcmp(path, "/") != 0 && strcmp(path, ".") != 0) {
+        char *last = strrchr(path, '/');
+        if (!last)
+            strcpy(path, ".");
+        else
+            last[last == path] = '\0';
+    }
+    bool may = !path || access(path, W_OK | X_OK) == 0;
+    free(path);
+    return may;
+}
+
+/* As one word of a shell; NULL without memory. */
+static char *quoted(const char *text)
+{
+    static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
+    if (*text && text[strspn(text, PLAIN)] == '\0')
+        return strdup(text);
+    char *word = malloc(4 * strlen(text) + 3), *end = word;
+    if (!word)
+        return NULL;
+    *end++ = '\'';
+    for (; *text; text++) {
+        *end++ = *text;
+        if (*text == '\'') {
+            memcpy(end, "\\''", 3);
+            end += 3;
+        }
+    }
+    memcpy(end, "'", 2);
+    return word;
+}
+
 void dromi_explain(int error, const char *dir, const char *before, const char *between, const char *end)
 {
-    char *what, *remedy;
+    char *what, *remedy, *word = quoted(dir);
     const struct reason *reason = REASONS;
     for (size_t i = 1; i < sizeof REASONS / sizeof *REASONS; i++)
         if (REASONS[i].error == error)
@@ -45,13 +86,13 @@ void dromi_explain(int error, const char *dir, const char *before, const char *b
     if (error == ENAMETOOLONG) {
         dromi_say("%sthe path %s is longer than the %zu bytes that the sockets of an agent allow%sstart one with a shorter "
                   "--runtime-dir, and name that with DROM_RUNTIME_DIR%s", before, dir, LONGEST, between, end);
-        return;
+    } else if (word && asprintf(&what, reason->what, dir) >= 0) {
+        const char *advice = strcmp(reason->remedy, START) == 0 && !may_write(dir) ? CANNOT_START : reason->remedy;
+        if (asprintf(&remedy, advice, word) >= 0) {
+            dromi_say("%s%s%s%s%s", before, what, between, remedy, end);
+            free(remedy);
+        }
+        free(what);
     }
-    if (asprintf(&what, reason->what, dir) < 0)
-        return;
-    if (asprintf(&remedy, reason->remedy, dir) >= 0) {
-        dromi_say("%s%s%s%s%s", before, what, between, remedy, end);
-        free(remedy);
-    }
-    free(what);
+    free(word);
 }

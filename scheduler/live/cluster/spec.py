@@ -41,7 +41,7 @@ MOST_JOBS = 1 << 53
 LARGEST = 512 << 10
 """Bytes of a job as it is sent, with command, script and environment."""
 LONGEST_REQUEST = LARGEST + 4096
-SERVICE = Service("scheduler", "drom scheduler --state", "--users", LONGEST_REQUEST)
+SERVICE = Service("scheduler", "drom scheduler --state", "--scheduler", "--users", LONGEST_REQUEST)
 """The scheduler, for its clients."""
 WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 """Variables that every job has."""

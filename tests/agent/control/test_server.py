@@ -7,6 +7,9 @@ import os
 import select
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -34,6 +37,19 @@ if TYPE_CHECKING:
     Answer = Callable[[dict[str, Any], Caller], Any]
 
 SECONDS = 60
+ASK = """
+import os, sys
+from pathlib import Path
+from drom.agent.control.client import order
+from drom.agent.errors import ControlError
+os.setresuid(65533, 65533, 65533)
+for path in sys.argv[1:]:
+    try:
+        order(Path(path), "ps")
+    except ControlError as error:
+        print(error)
+"""
+"""Asks the agents of directories as another user, who may not be able to read where drom is installed."""
 
 
 @pytest.fixture
@@ -217,6 +233,30 @@ class TestOrders:
             ControlError, match=rf"^no agent answers in {folder}: start one with: drom agent .*{folder}$"
         ):
             order(folder, "ps")
+        spaced = folder / "a b" / "c"
+        with pytest.raises(ControlError, match=rf"start one with: drom agent --runtime-dir '{spaced}'$"):
+            order(spaced, "ps")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: other users")
+    def test_a_user_who_cannot_start_one_is_told_to_ask(self) -> None:
+        """A directory in which only root may write, or that others may not enter, is not advised to a user."""
+        with tempfile.TemporaryDirectory() as name:
+            roots = Path(name)
+            roots.chmod(0o755)
+            closed = roots / "closed"
+            closed.mkdir(mode=0o700)
+            done = subprocess.run(
+                [sys.executable, "-c", ASK, *(str(path) for path in (roots, roots / "new", closed))],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+
+        ask = "you cannot start one there: ask an administrator to, or name the directory of your own"
+        assert done.stdout.splitlines() == [
+            *(f"no agent answers in {path}: {ask} agent with DROM_RUNTIME_DIR" for path in (roots, roots / "new")),
+            f"you may not enter {closed}: name the directory of one that you may use with DROM_RUNTIME_DIR.",
+        ]
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a directory of another user")
     def test_who_makes_our_directory_is_not_believed(self, server: Server, folder: Path) -> None:

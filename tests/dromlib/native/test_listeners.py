@@ -128,7 +128,11 @@ def a_folder(uid: int, mode: int) -> Callable[[Path], None]:
 
 
 UNSAFE = [a_link, a_file, a_folder(THIRD, 0o755), a_folder(OTHER, 0o775), a_folder(OTHER, 0o757), a_folder(0, 0o777)]
-SAFE = [a_folder(OTHER, 0o700), a_folder(OTHER, 0o755), a_folder(0, 0o755)]
+ROOTS = a_folder(0, 0o755)
+SAFE = [a_folder(OTHER, 0o700), a_folder(OTHER, 0o755), ROOTS]
+ASK_ADMINISTRATOR = (
+    "you cannot start one there: ask an administrator to, or name the directory of your own agent with DROM_RUNTIME_DIR"
+)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +171,8 @@ def test_a_directory_that_nobody_has_named_must_be_safe(
             folder.with_name(f"{folder.name}-real").rmdir()
 
     unsafe = f"drom: {folder} is not a directory that only you or root may write: name your agent's with "
-    absent = f"drom: no agent answers in {folder}: start one with: drom agent --runtime-dir {folder}\n"
+    advice = ASK_ADMINISTRATOR if make is ROOTS else f"start one with: drom agent --runtime-dir {folder}"
+    absent = f"drom: no agent answers in {folder}: {advice}\n"
     assert said == absent if safe else said.startswith(unsafe)
     assert bool(fault) is not safe
 
@@ -196,12 +201,18 @@ def test_every_reason_names_the_directory_and_what_to_do(common: Path) -> None:
     (common / "closed").mkdir(mode=0o700)
     (common / "stream").mkdir(mode=0o755)
     (common / "stale").mkdir(mode=0o755)
+    for name in ("own", "it's mine"):
+        (common / name).mkdir()
+        os.chown(common / name, OTHER, OTHER)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as gone:
         gone.bind(str(common / "stale" / "door"))
         (common / "stale" / "door").chmod(0o666)
     reasons = {
-        "none": "no agent answers in {}: start one with: drom agent --runtime-dir {}",
-        "stale": "no agent answers in {}: start one with: drom agent --runtime-dir {}",
+        "none": f"no agent answers in {{}}: {ASK_ADMINISTRATOR}",
+        "stale": f"no agent answers in {{}}: {ASK_ADMINISTRATOR}",
+        "own": "no agent answers in {}: start one with: drom agent --runtime-dir {}",
+        "own/new": "no agent answers in {}: start one with: drom agent --runtime-dir {}",
+        "it's mine": f"no agent answers in {{}}: start one with: drom agent --runtime-dir '{common}/it'\\''s mine'",
         "file": "{} is not a directory: name that of an agent with DROM_RUNTIME_DIR",
         "loop": "{} is a link to itself: name the directory of an agent with DROM_RUNTIME_DIR",
         "closed": "you may not enter {}: name the directory of an agent that you may use with DROM_RUNTIME_DIR",
