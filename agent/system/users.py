@@ -93,8 +93,11 @@ class Directory:
 
     An answer is kept for `lifetime` seconds and, if the directory is silent then, until it answers again. A query is
     waited for at most `patience` seconds, and not at all while an earlier one has been unanswered for longer. At most
-    `THREADS` queries run at a time, and at most `MOST` answers are kept.
+    `THREADS` queries run at a time, and at most `MOST` answers are kept. All names together are waited for at most
+    `patience` seconds in each `NAMES_EVERY` seconds, as a list may have many.
     """
+
+    NAMES_EVERY = 1.0
 
     THREADS = 4
     MOST = 4096
@@ -104,9 +107,14 @@ class Directory:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[Any, Any], tuple[float, Any]] = OrderedDict()
         self._asked: dict[tuple[Any, Any], tuple[float, Future[Any]]] = {}
+        self._names_until, self._names_waited = 0.0, 0.0
+        """When the next period for names begins, and the seconds that they have been waited for in the present one."""
 
-    def ask(self, lookup: Callable[[K], T], key: K) -> T:
-        """Return the result of `lookup` for `key`, or a recent one. Raises `SilentDirectoryError`."""
+    def ask(self, lookup: Callable[[K], T], key: K, *, waits: bool = True) -> T:
+        """Return the result of `lookup` for `key`, or a recent one. Raises `SilentDirectoryError`.
+
+        Unless it `waits`, a query is started, and there is no answer but a recent one.
+        """
         question, now = (lookup, key), time.monotonic()
         with self._lock:
             known: tuple[float, T] | None = self._known.get(question)
@@ -114,7 +122,7 @@ class Directory:
                 return known[1]
             pending = self._ask(question, now)
             is_silent = any(now >= since + self._patience for since, _ in self._asked.values())
-        if pending and not is_silent:
+        if pending and waits and not is_silent:
             with suppress(FutureTimeoutError):
                 answer: T = pending.result(self._patience)
                 return answer
@@ -153,10 +161,15 @@ class Directory:
         """Return the name of a user; the number if there is no name, or while the directory is silent."""
         if uid == 0:
             return "root"
+        begin = time.monotonic()
+        if begin >= self._names_until:
+            self._names_until, self._names_waited = begin + self.NAMES_EVERY, 0.0
         try:
-            return self.ask(user_name, uid)
+            return self.ask(user_name, uid, waits=self._names_waited < self._patience)
         except SilentDirectoryError:
             return str(uid)
+        finally:
+            self._names_waited += time.monotonic() - begin
 
 
 DIRECTORY = Directory()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pwd
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,6 +106,23 @@ class TestDirectory:
             "nobody",
             "4000000000",
         ]
+
+    def test_many_names_of_a_slow_service_are_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A list of users waits for its names as long as for one; the others are numbers until they are known."""
+        now = [0.0]
+
+        def slow_name(uid: int) -> str:
+            now[0] += 40
+            return f"user {uid}"
+
+        monkeypatch.setattr(users, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(Directory, "NAMES_EVERY", 1000)
+        monkeypatch.setattr(users, "user_name", slow_name)
+        directory = Directory(patience=60, lifetime=10_000)
+
+        assert [directory.user_name(uid) for uid in (1, 2, 3)] == ["user 1", "user 2", "3"]
+        wait_until(lambda: len(directory._known) == 3, lambda: directory._known)
+        assert directory.user_name(3) == "user 3"
 
 
 def test_groups_are_those_of_the_system() -> None:
