@@ -403,7 +403,7 @@ class Daemon:
             return 0.0
         now = time.monotonic()
         heartbeat = now + min(HEARTBEAT, self.manager.period or HEARTBEAT)
-        due = [work.next_due() for _, work in self._periodic]
+        due = [self.survive(part, work.next_due, "due") for part, work in self._periodic]
         return max(0.0, min([heartbeat, *(at for at in due if at is not None)]) - now)
 
     def watch(self, fd: int, handler: Callable[[], None]) -> None:

@@ -43,6 +43,7 @@ PARTS = {
 """A function of each part that every turn of the loop calls."""
 MORE = {
     "binding": "drom.agent.enforcement.affinity:apply_rules",
+    "due": "drom.agent.daemon.process_watch:ProcessWatcher.next_due",
     "events": "drom.agent.daemon.acknowledgements:AckProcessor.read",
     "order": "drom.agent.observe.snapshot:Snapshot.to_json",
     "plan": "drom.agent.node.grants:Grants.publish_next",
@@ -120,6 +121,20 @@ def test_each_part_of_the_loop_may_fail(breakable: Breakable, start: Programs, p
     second.quit()
     agent.await_tasks(a="0-1")
     assert first.quit() == 0
+
+
+def test_a_part_that_cannot_be_asked_when_it_is_due_stops_nothing(
+    breakable: Breakable, start: Programs, program: Path
+) -> None:
+    """The failure is that of the part, whatever its kind, and the loop goes on."""
+    agent = breakable.agent
+    for name in ("due", "due.bug"):
+        before = faults(agent, "following")
+        breakable.breaks(name)
+        wait_until(lambda before=before: faults(agent, "following") > before + 1, lambda: agent.log)  # type: ignore[misc]
+        breakable.mends(name)
+    start.start(*agent.run("--job", "a", "--", program))
+    agent.await_tasks(a="0-1")
 
 
 def test_a_plan_left_half_made_is_made_anew(breakable: Breakable, start: Programs, program: Path) -> None:

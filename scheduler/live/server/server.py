@@ -10,6 +10,7 @@ import selectors
 import signal
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from drom.agent.control import server
@@ -154,7 +155,10 @@ class Server:
             manager.heartbeat(time.monotonic(), STARTING_STATUS)
             if starting.is_over:
                 break
-            more = any([self._desk.serve(self._put_off), self._clients.serve(starting.refuse)])
+            heard = self.guard.run("agents", lambda: self._desk.serve(self._put_off))
+            asked = self.guard.run("order", lambda: self._clients.serve(starting.refuse))
+            self.guard.settle()
+            more = heard or asked
             events = selector.select(0.0 if more else LONGEST_SLEEP)
             if any(key.fd == signals.fd for key, _ in events):
                 signals.dispatch()
@@ -177,12 +181,16 @@ class Server:
         self._running = False
 
     def close(self) -> None:
-        """Close the sockets and the queue, which the next scheduler may open."""
-        self._desk.close()
-        self._clients.close()
+        """Close the sockets and the queue, which the next scheduler may open.
+
+        A part that fails is logged, and the other parts are closed.
+        """
+        guard = Guard(self._log, ())
+        guard.run("agents", self._desk.close)
+        guard.run("order", self._clients.close)
         for name in SOCKETS:
-            connections.remove(self._folder / name)
-        self._store.close()
+            guard.run("sockets", partial(connections.remove, self._folder / name))
+        guard.run("queue", self._store.close)
 
     def turn(self) -> None:
         """Read messages, call the policy, store changes, send. A part that fails is logged, counted and run again."""
@@ -237,7 +245,8 @@ class Server:
             return 0.0
         if self.stored.stuck:
             return max(0.0, self.stored.stuck - time.monotonic())
-        return max(0.0, min(LONGEST_SLEEP, self.cluster.next_look() - self.stored.clock()))
+        look = self.guard.run("policy", self.cluster.next_look, "look")
+        return LONGEST_SLEEP if look is None else max(0.0, min(LONGEST_SLEEP, look - self.stored.clock()))
 
     # --- agents ---------------------------------------------------------------------------------------------------
 

@@ -30,14 +30,14 @@ from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import LARGEST, SERVICE, Spec
 from drom.scheduler.live.server.metrics import ClusterCollector
-from drom.scheduler.live.server.server import Server
+from drom.scheduler.live.server.server import LONGEST_SLEEP, Server
 from drom.scheduler.live.server.store import Store, UnwritableError
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.prometheus import tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from drom.scheduler.live.cluster.cluster import Cluster
 
@@ -399,6 +399,44 @@ def test_a_fault_of_the_policy_is_survived(server: Server, monkeypatch: pytest.M
     assert server.cluster is not before
     assert server.cluster.jobs[number].state == "pending"
     assert '\ndrom_scheduler_loop_faults_total{part="policy"} 1.0\n' in scrape(server)
+
+
+def test_a_cluster_that_cannot_say_when_it_is_to_be_asked_is_asked_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop goes on after a moment, and the failure is counted."""
+
+    def faulty(_: Cluster) -> float:
+        raise KeyError("look")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(type(server.cluster), "next_look", faulty)
+        assert server._timeout() == LONGEST_SLEEP
+    assert server.guard.faults["policy"] == 1
+    assert server._timeout() <= LONGEST_SLEEP
+
+
+@pytest.mark.parametrize("fails", ["_desk", "_clients", "_store"])
+def test_each_part_of_stopping_may_fail(server: Server, fails: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The failure is in the log with its place, and the other parts are closed."""
+    server._log = Log()
+    closed = []
+    with pytest.MonkeyPatch.context() as changed:
+        for name in ("_desk", "_clients", "_store"):
+            part = getattr(server, name)
+
+            def close(name: str = name, whole: Callable[[], None] = part.close) -> None:
+                whole()
+                closed.append(name)
+                if name == fails:
+                    raise KeyError("made to fail")
+
+            changed.setattr(part, "close", close)
+        server.close()
+    assert closed == ["_desk", "_clients", "_store"]
+    assert not (server._folder / "control").exists()
+    said = capsys.readouterr().err
+    assert re.search(r"event=fault part=\w+ error=\"KeyError: 'made to fail'\" at=\S+\.py:\d+", said)
 
 
 def test_an_order_that_fails_on_its_way_changes_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
