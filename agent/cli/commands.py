@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -168,5 +169,11 @@ def flags(
     if prefix:
         typer.echo(library.parent)
         return
-    words = [f"-I{native.include_dir()}", f"-L{library}", f"-Wl,-rpath,{library}", "-ldrom"]
-    typer.echo(" ".join(re.sub(r"([^\w@%+=:,./-])", r"\\\1", word) for word in words))  # as pkg-config writes spaces
+    path = ["-Xlinker", "-rpath", "-Xlinker", str(library)]
+    if "," not in str(library):
+        path = [f"-Wl,-rpath,{library}"]
+    words = [f"-I{native.include_dir()}", f"-L{library}", *path, "-ldrom"]
+    typer.echo(quoted := " ".join(re.sub(r"([^\w@%+=:,./-])", r"\\\1", word) for word in words))  # as pkg-config does
+    if "\\" in quoted and not sys.stdout.isatty():
+        why = f"{library.parent} has characters with a meaning in shells"
+        typer.echo(f'drom: {why}: if the compiler misses files, write eval "gcc mine.c $(drom flags)".', err=True)

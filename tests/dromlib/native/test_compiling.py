@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from drom.agent.cli.commands import flags
 
+from dromlib import native
 from dromlib.testing import FakeAgent
 from tests.support.agents import SECONDS
 
@@ -85,3 +87,26 @@ def test_the_lines_for_cmake_build_a_program_that_takes_part(tmp_path: Path) -> 
     build(tmp_path, f"cmake -S . -B built {option} && cmake --build built")
 
     assert answer(tmp_path / "built" / "mine") == "1 3\n"
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "a$HOME", 'a"b', "a,b", "a;b&c(d)", "a\\b*"])
+def test_the_flags_work_wherever_drom_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """The shell and make read each flag as one word, and a word on stderr says what a shell needs for that."""
+    prefix = tmp_path / name
+    shutil.copytree(native.include_dir(), prefix / "include")
+    (prefix / "lib").mkdir()
+    for library in native.library_path().parent.glob("libdrom.so*"):
+        shutil.copy(library, prefix / "lib", follow_symlinks=False)
+    monkeypatch.setattr(native, "include_dir", lambda: prefix / "include")
+    monkeypatch.setattr(native, "library_path", lambda: prefix / "lib" / "libdrom.so")
+    flags()
+    out, err = capsys.readouterr()
+    (tmp_path / "flags").write_text(out, encoding="utf-8")
+    (tmp_path / "Makefile").write_text("made: mine.c\n\tgcc mine.c $(shell cat flags) -o made\n", encoding="utf-8")
+
+    build(tmp_path, 'eval "gcc mine.c $(cat flags) -o mine"; make -s made')
+    assert [answer(tmp_path / program) for program in ("mine", "made")] == ["1 3\n"] * 2
+    hint = f"drom: {prefix} has characters with a meaning in shells: if the compiler misses files, write eval "
+    assert err.startswith(hint) if name != "a,b" else not err
