@@ -83,6 +83,15 @@ class Fault(NamedTuple):
     text: str
 
 
+class _Before(NamedTuple):
+    """The jobs of each node and their cores, the limits of jobs and how often they lent cores, before a call."""
+
+    resident: Ints
+    share: Ints
+    limit: Ints
+    lent: Ints
+
+
 class Controller:
     """The cluster as a policy sees it. Every node has `cores` cores.
 
@@ -360,7 +369,7 @@ class Controller:
 
     def _call_policy(self, kinds: int, subject: int) -> None:
         world, found = self._world, self._found
-        before = world.nodes.share.sum(axis=1)
+        before = _Before(*self._shares(), world.jobs.limit.copy(), world.jobs.lent.copy())
         with policy_errors_as_sentences(self.policy, lambda: int(world.scalars[NOW])):
             wrong = self._answer(self.program.decide, world, self._options, self._actions, kinds, subject, found)
         if wrong:
@@ -371,19 +380,33 @@ class Controller:
         number = self._numbers[job] if 0 <= job < len(self._numbers) else None
         return Fault(number, f"policy {self.policy.name} {FAULTS[fault]}")
 
-    def _give_back(self, before: Ints) -> None:
+    def _give_back(self, before: _Before) -> None:
         """Return to jobs the cores that the policy took from them for a job that it then could not place.
 
-        `before` is the number of cores of each node that jobs had when the policy was called.
+        On a node with the same jobs as `before` each has the cores that it had. On others, where a job of the same
+        answer has been placed, the first that may grow gets those that are left. A job that had cores taken from it on
+        nodes of the first kind alone has its earlier limit again.
         """
         world, house = self._world, self._world.nodes
-        taken = before - house.share.sum(axis=1)
-        for node in np.flatnonzero(taken > 0):
-            pass_cores(world, int(node), int(taken[node]))
-            for job in house.resident[node]:
-                if job != NOBODY:
-                    note_change(world, job)
-        update_ends(world, int(world.scalars[NOW]))
+        same = (house.resident == before.resident).all(axis=1)
+        restored: set[int] = set()
+        kept: set[int] = set()
+        for node in np.flatnonzero(before.share.sum(axis=1) > house.share.sum(axis=1)):
+            jobs = house.resident[node][house.resident[node] != NOBODY]
+            if same[node]:
+                restored.update(jobs[(house.share[node] < before.share[node])[: len(jobs)]].tolist())
+                house.share[node] = before.share[node]
+            else:
+                kept.update(jobs.tolist())
+                pass_cores(world, int(node), int(before.share[node].sum() - house.share[node].sum()))
+            for job in jobs:
+                note_change(world, job)
+        now = int(world.scalars[NOW])
+        for job in restored - kept:
+            world.jobs.lent[job] = before.lent[job]
+            if world.jobs.limit[job] != before.limit[job]:
+                set_limit(world, job, int(before.limit[job]), now)
+        update_ends(world, now)
 
     def _answer(self, *arguments: object) -> int:
         if not self.program.compiled:

@@ -349,3 +349,42 @@ def decide(state, event, options, actions):
     controller.turn(10)
     assert [fault.job for fault in controller.faults] == [1, 1, 1]
     assert [controller.cores_on(1, node) for node in controller.nodes_of(1)] == [CORES, CORES]
+
+
+SHRINKS_A_GUEST = """
+import numpy as np
+from drom.scheduler.interface import NEVER, place, resize, set_limit
+
+def decide(state, event, options, actions):
+    here = np.array([0])
+    for job in state.queue:
+        if state.jobs.requested[job] == 600:
+            place(actions, job, here, state.cores)
+        if state.jobs.requested[job] == 601:
+            resize(actions, state.running[0], here, 2)
+            place(actions, job, here, 2)
+        if state.jobs.requested[job] == 602:
+            for mate in state.running:
+                if state.jobs.requested[mate] == 601:
+                    resize(actions, mate, here, 1)
+                    set_limit(actions, mate, 5000)
+            place(actions, job, here, 2)
+    return NEVER
+"""
+"""Places three jobs on a node, the third by shrinking the second too little."""
+
+
+def test_a_guest_that_was_shrunk_in_vain_has_all_that_it_had(tmp_path: Path) -> None:
+    """Its cores do not go to the owner of the node, its limit is as before, and it counts as one that lent nothing."""
+    (tmp_path / "shrinks.py").write_text(SHRINKS_A_GUEST, encoding="utf-8")
+    controller = cluster(str(tmp_path / "shrinks.py"))
+    for number in (1, 2):
+        controller.submit(number, JobRequest(1, 599 + number, MALLEABLE), number)
+        assert controller.turn(number) == [number]
+    controller.submit(3, JobRequest(1, 602, MALLEABLE), 3)
+    assert controller.turn(3) == []
+
+    assert [fault.job for fault in controller.faults] == [3]
+    assert controller.residents(0) == {1: 2, 2: 2}
+    assert (controller.limit(1), controller.limit(2)) == (600, 601)
+    assert controller.world.jobs.lent[:3].tolist() == [1, 0, 0]
