@@ -70,7 +70,9 @@ class Cluster:
     def submit_many(self, spec: Spec, user: User, now: float, count: int) -> list[Job]:
         """Add `count` equal jobs and return them. Raises SchedulerError for jobs that can never run here."""
         if self.controller is None:
-            raise SchedulerError("no node has joined yet: start one with drom agent --scheduler, then submit again.")
+            raise SchedulerError(
+                "no node has joined yet: an administrator adds one with drom agent --scheduler; submit when there is one."
+            )
         spec = sized(spec, self.controller.cores)
         self.queue.check(spec)
         launch.check(spec, user)
