@@ -71,7 +71,7 @@ class Cluster:
         """Add `count` equal jobs and return them. Raises SchedulerError for jobs that can never run here."""
         if self.controller is None:
             raise SchedulerError(
-                "no node has joined yet: an administrator adds one with drom agent --scheduler; submit when there is one."
+                "no node has joined yet: an administrator adds one with drom agent --scheduler; submit it then."
             )
         spec = sized(spec, self.controller.cores)
         self.queue.check(spec)
