@@ -40,6 +40,12 @@ def _mount_cluster(app: typer.Typer) -> None:
     app.add_typer(cluster_app)
 
 
+def _mount_slurm(app: typer.Typer) -> None:
+    from drom.scheduler.slurm.cli import app as slurm_app
+
+    _mount_group(app, "slurm", slurm_app)
+
+
 def _mount_scheduling(app: typer.Typer) -> None:
     from drom.scheduler.cli.simulate import compare, simulate
     from drom.scheduler.comparison.cli import compare_policies
@@ -68,6 +74,7 @@ MOUNTS: dict[str, Callable[[typer.Typer], None]] = {
     "The node": _mount_node,
     "Programs": _mount_node,
     "Cluster": _mount_cluster,
+    "Slurm": _mount_slurm,
     "Scheduling": _mount_scheduling,
     "Looking at drom itself": _mount_drom_itself,
 }

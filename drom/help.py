@@ -12,6 +12,7 @@ HEADINGS = {
     "The node": ("agent", "doctor", "config", "keys", "topology"),
     "Programs": ("run", "top", "ps", "explain", "events", "resize", "set", "attach", "release", "flags"),
     "Cluster": ("scheduler", "submit", "queue", "job", "cancel", "hold", "nodes", "drain"),
+    "Slurm": ("slurm",),
     "Scheduling": ("simulate", "compare", "compare-policies", "reproduce", "workload"),
     "Looking at drom itself": ("demo", "demo-cluster", "demo-slurm", "bench"),
 }

@@ -182,6 +182,10 @@ class Slurm:
 
         return self.await_true(done, " ".join(words)).stdout
 
+    def on_head(self, *words: str) -> list[str]:
+        """Return the command line that runs a command on the head."""
+        return self._network[HEAD].within(*words)
+
     def start(
         self, name: str, partition: str = "divided", cpus: int = 1, *, plain: bool = False, minutes: int = 60
     ) -> None:
