@@ -75,6 +75,10 @@ PURE = (
     "drom.scheduler.policies",
     "drom.scheduler.predictors",
     "drom.scheduler.engine",
+    *(
+        f"drom.scheduler.slurm.{name}"
+        for name in ("checks", "configuration", "fields", "json_records", "records", "text_records", "values")
+    ),
 )
 WORLD = ("os", "time", "socket", "select", "selectors", "random", "secrets", "subprocess", "threading", "psutil")
 COMPILE = {"drom.agent.placement.kernel.background", "drom.agent.placement.kernel.distributor"}

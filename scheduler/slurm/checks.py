@@ -57,7 +57,7 @@ def judge(configuration: Configuration, level: int) -> list[Finding]:
 
 def _version(site: Configuration, _level: int) -> Iterator[Finding]:
     version = site.get("SLURM_VERSION")
-    found = re.match(r"([0-9]+)\.([0-9]+)", version)
+    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
     if not found:
         why = "The version is not in this file; run 'drom slurm check' again once Slurm runs."
         yield Finding(NOTE, "Slurm's version", version or UNSET, "", why)
@@ -169,7 +169,12 @@ def _memory(site: Configuration, name: str) -> str:
 def _depth(partition: Partition) -> int:
     """Return how many jobs may have a core at once: Slurm's default is four where a partition shares."""
     kind, _, count = partition.oversubscribe.partition(":")
-    return (int(count) if count.isdigit() else 4) if kind in {"YES", "FORCE"} else 1
+    return _count(count, 4) if kind in {"YES", "FORCE"} else 1
+
+
+def _count(text: str, default: int) -> int:
+    """Return a number of at most twelve digits, or the default where the text is none."""
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else default
 
 
 def _sharing(site: Configuration) -> list[Partition]:
@@ -294,12 +299,12 @@ def _preemption(site: Configuration, _level: int) -> Iterator[Finding]:
 
 def _licences(site: Configuration, _level: int) -> Iterator[Finding]:
     counts = {
-        name: int(count or 1) for name, count in re.findall(r"([\w.-]+)(?::([0-9]+))?(?=,|$)", site.get("Licenses"))
+        name: _count(count, 1) for name, count in re.findall(r"([\w.@-]+)(?::([0-9]+))?(?=,|$)", site.get("Licenses"))
     }
     others = [part for part in site.words("Licenses") if part.partition(":")[0] != GATE]
     wanted = f"Licenses={','.join([*others, f'{GATE}:{LICENCES}'])}"
     jobs = site.get("MaxJobCount")
-    most = int(jobs) if jobs.isdigit() else MOST_JOBS
+    most = _count(jobs, MOST_JOBS)
     if counts.get(GATE, 0) >= most:
         yield Finding(OK, "Licenses", site.get("Licenses"))
     else:
@@ -353,7 +358,7 @@ def _slurm_user(site: Configuration, _level: int) -> Iterator[Finding]:
 
 def _job_age(site: Configuration, _level: int) -> Iterator[Finding]:
     now = site.get("MinJobAge") or "300"
-    seconds = re.match(r"[0-9]+", now)
+    seconds = re.match(r"[0-9]{1,9}", now)
     if seconds and 0 < int(seconds[0]) < SHORTEST_JOB_AGE:
         why = "Slurm forgets ended jobs so soon that a daemon which restarts does not learn how they ended."
         yield Finding(NOTE, "MinJobAge", now, "MinJobAge=300", why)

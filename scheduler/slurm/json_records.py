@@ -37,7 +37,8 @@ def _number(value: Any) -> int | None:  # noqa: ANN401 - a JSON value
         value = value.get("number")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    is_whole = value.is_integer() if isinstance(value, float) else isinstance(value, int)
+    if not is_whole or isinstance(value, bool):
         raise WordError("is not a whole number")
     return int(value)
 
@@ -68,13 +69,17 @@ def _list_of(read: Callable[[str], object]) -> Read:
     """Return a reader of a list, or of a text that names one."""
 
     def read_list(value: Any) -> object:  # noqa: ANN401
-        return read(",".join(map(_text, value)) if isinstance(value, list) else _text(value))
+        return read(",".join(_texts(value)))
 
     return read_list
 
 
+def _texts(value: Any) -> list[str]:  # noqa: ANN401
+    return list(map(_text, value)) if isinstance(value, list) else [_text(value)]
+
+
 def _states(value: Any) -> frozenset[str]:  # noqa: ANN401
-    found = frozenset(map(_text, value) if isinstance(value, list) else [_text(value)]) - {""}
+    found = frozenset(_texts(value)) - {""}
     if not found:
         raise WordError("is not a state")
     return found
@@ -177,7 +182,13 @@ def _node(row: dict[str, Any]) -> Node:
         threads_per_core=_value(row, "threads", _number_here),
         memory_mib=_value(row, "real_memory", _number_here),
         allocated_memory_mib=_value(row, "alloc_memory", _number_here),
-        states=frozenset(state.upper() for state in [*_value(row, "state", _states), *row.get("state_flags", ())]),
+        states=frozenset(
+            state.upper()
+            for state in [
+                *_value(row, "state", _states),
+                *read_field(_texts, row.get("state_flags", []), "state_flags"),
+            ]
+        ),
         partitions=_value(row, "partitions", _list_of(values.words)),
         features=_value(row, "active_features", _list_of(values.words)),
         version=_value(row, "version" if "version" in row else "slurmd_version", _text),

@@ -109,7 +109,7 @@ def _job(row: list[str]) -> Job:
 def job_of(found: dict[str, Any], task: str) -> Job:
     """Return a job from its attributes and the text of its array task, such as ``3`` or ``4-9%2``."""
     alone = not task
-    is_one = task.isdigit()
+    is_one = re.fullmatch(r"[0-9]{1,9}", task) is not None
     return Job(
         **found
         | {

@@ -243,6 +243,17 @@ def test_what_could_not_be_read_is_noted() -> None:
     assert worse(replace(GOOD, faults=("a line.",))) == [Finding(NOTE, "reading", "", "", "a line.")]
 
 
+@pytest.mark.parametrize(
+    "value", ["", "²", "9" * 5000, "-1", "a:b:c", "=", "\0", "n[1-", "YES:²", "FORCE:" + "9" * 5000]
+)
+def test_no_value_breaks_the_check(value: str) -> None:
+    """Whatever a setting or a partition has, there are findings."""
+    names = {*GOOD.settings, "maxjobcount", "minjobage", "preemptmode", "schedulerparameters", "taskprolog"}
+    lines = (f"m Nodes=n1 OverSubscribe={value}", "o Nodes=n1")
+    for name in names:
+        assert len(judge(changed({name: value}, partitions(*lines)), 2)) > 10
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_configurations_are_judged(version: str) -> None:
     """Those of newer versions print settings without plugins as (null)."""

@@ -72,6 +72,7 @@ def test_other_json_is_refused(text: str) -> None:
         ({"priority": {"set": True, "infinite": False, "number": "9"}}, "which is not a whole number"),
         ({"comment": None}, "comment is None, which is not a text"),
         ({"nice": 0.5}, "nice is 0.5, which is not a whole number"),
+        ({"nice": float("inf")}, "nice is inf, which is not a whole number"),
     ],
 )
 def test_a_broken_field_leaves_out_its_job(change: dict[str, Any], fault: str) -> None:
