@@ -235,6 +235,8 @@ REQUEST_STRICT = 1
 """Request flag: wait rather than run in a layout other than the requested one."""
 REQUEST_PARENT = 2
 """Request flag of a launch: the task is the parent of the process that sends the request, which has the same user."""
+REQUEST_FENCED = 4
+"""Request flag of a launch: where no cpuset confines the task, the affinity that it has confines it."""
 
 REPLY = Record(
     "drom_reply_message",
@@ -375,6 +377,7 @@ def c_header() -> str:
         "REPLY_BOUND": f"{REPLY_BOUND}u",
         "REQUEST_STRICT": f"{REQUEST_STRICT}u",
         "REQUEST_PARENT": f"{REQUEST_PARENT}u",
+        "REQUEST_FENCED": f"{REQUEST_FENCED}u",
         "SLOT_WAITING": f"{SLOT_WAITING}u",
         "SLOT_ENFORCED": f"{SLOT_ENFORCED}u",
         "SLOT_STRICT": f"{SLOT_STRICT}u",

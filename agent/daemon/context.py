@@ -47,7 +47,9 @@ class Context(Protocol):
     def snapshot(self) -> Snapshot:
         """Return the state of all tasks, at most a moment old."""
 
-    def confined(self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True) -> Arrival:
+    def confined(
+        self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True, is_fenced: bool = False
+    ) -> Arrival:
         """Return an arrival with what confines its process."""
 
     def end(self, task: Task, reason: str) -> None:

@@ -445,15 +445,22 @@ class Daemon:
         elif task.responder == (who.pid, who.start_time):
             self.responders.clear(task)
 
-    def confined(self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True) -> Arrival:
+    def confined(
+        self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True, is_fenced: bool = False
+    ) -> Arrival:
         """Return an arrival with what confines its process, to none of emulated CPUs.
 
         `affinity` is that of the process before any agent bound it, 0 if it is the one that the arrival restores. A job
-        that nobody has named has the name of its job of the batch system.
+        that nobody has named has the name of its job of the batch system. `is_fenced`: the affinity is a fence where
+        there is no cpuset. Each rank may have one of its own then, so that each is a job.
         """
-        found = self._confinement.read(arrival.pid, affinity or arrival.restore)
+        affinity = affinity or arrival.restore
+        found = self._confinement.read(arrival.pid, affinity)
         if self.settings.topology.emulated:
             found = Confinement(job=found.job)
+        elif is_fenced and not found.cpus:
+            found = replace(found, cpus=affinity)
+            arrival = replace(arrival, session=0, rank=0, size=1)
         name = arrival.job if is_named else found.job or arrival.job
         return replace(arrival, job=name, fence=found.cpus, batch_job=found.job, batch_fence=found.job_cpus)
 

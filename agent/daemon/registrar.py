@@ -115,7 +115,8 @@ class Registrar:
         arrival = request.arrival(who.pid, who.start_time, peer.uid, before, proc.command(who.pid))
         within = first_process(above) if above and request.kind == "launch" else None
         affinity = above.arrival.restore if above else before
-        return self._confined(replace(arrival, within=within), affinity, is_named=bool(request.job))
+        arrival = replace(arrival, within=within)
+        return self._confined(arrival, affinity, is_named=bool(request.job), is_fenced=request.is_fenced)
 
     def _arrive(self, request: registration.Request, peer: proc.Peer, arrival: Arrival) -> Task:
         task = self.register_task(arrival, os.dup(peer.pidfd))

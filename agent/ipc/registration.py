@@ -28,7 +28,7 @@ class Request:
     """A request: `kind` is launch or attach; `task` is (pid, start time) from DROM_TASK or None.
 
     `program` is the command a launcher is about to run, as typed. `for_parent`: the launch is that of the parent of the
-    requesting process.
+    requesting process. `is_fenced`: without a cpuset the affinity of the task confines it.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Request:
     memory: int = 0
     program: str = ""
     for_parent: bool = False
+    is_fenced: bool = False
 
     def arrival(self, pid: int, start_time: int, uid: int, restore: int, command: str) -> Arrival:
         """Return the arrival of the requesting process; its program or `command` names a job without a name."""
@@ -96,6 +97,7 @@ def parse_request(data: bytes) -> Request:
         memory=f["memory"],
         program=REQUEST.read_text(data, "program"),
         for_parent=bool(f["flags"] & layout.REQUEST_PARENT) and KNOCKS[f["kind"]] == "launch",
+        is_fenced=bool(f["flags"] & layout.REQUEST_FENCED) and KNOCKS[f["kind"]] == "launch",
     )
 
 

@@ -161,17 +161,21 @@ static void tell_site(const char *sentence)
     slurm_info("drom: %s", sentence);
 }
 
+/* Where Slurm makes no control group, the agent takes the job's name, and the affinity that Slurm has set, from us. */
 static struct options options_of(spank_t spank)
 {
-    static char *nothing[] = {"?", NULL};
-    uint32_t cpus = 0;
+    static char *nothing[] = {"?", NULL}, name[32];
+    uint32_t cpus = 0, job = 0;
     int count = 0;
     struct options options = {
         .runtime_dir = site.runtime_dir,
         .launcher = site.launcher,
+        .fenced = true,
         .deadline_ns = dromi_now_ns() + site.deadline_s * SECOND,
         .command = nothing,
     };
+    if (spank_get_item(spank, S_JOB_ID, &job) == ESPANK_SUCCESS && snprintf(name, sizeof name, "slurm-%" PRIu32, job) > 0)
+        options.job = name;
     if (spank_get_item(spank, S_JOB_ARGV, &count, &options.command) != ESPANK_SUCCESS || count < 1 || !options.command[0])
         options.command = nothing;
     const char *malleability = getenv("DROM_MALLEABILITY"), *runtime = getenv("DROM_OPENMP_RUNTIME");

@@ -25,5 +25,5 @@ if [ "$min" -lt 1 ] || [ "$max" -lt "$min" ]; then
 elif ! [ -x "$drom_run" ]; then
     echo "print drom: this task runs unmanaged: there is no $drom_run on this node."
 else # exec, because the parent of drom-run is the task
-    exec "$drom_run" --for-parent --runtime-dir "$runtime_dir" --min "$min" --cpus "$max" --deadline "$deadline"
+    exec "$drom_run" --for-parent --job "slurm-$SLURM_JOB_ID" --runtime-dir "$runtime_dir" --min "$min" --cpus "$max" --deadline "$deadline"
 fi

@@ -53,8 +53,8 @@ SlurmctldPidFile={folder}/state/slurmctld.pid
 SlurmdPidFile={folder}/spool/slurmd.pid
 SlurmctldLogFile={folder}/log/slurmctld
 SlurmdLogFile={folder}/log/slurmd
-ProctrackType=proctrack/cgroup
-TaskPlugin=task/affinity,task/cgroup
+ProctrackType={proctrack}
+TaskPlugin={task_plugins}
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
@@ -89,13 +89,13 @@ class Slurm:
     """The cluster, up while this is entered. `folder` is readable by all users.
 
     `plugstack` is the text of plugstack.conf, in which {folder} stands for the folder, and `settings` are more lines of
-    slurm.conf.
+    slurm.conf. Without `groups` Slurm makes no control groups, and confines tasks by their affinity alone.
     """
 
-    def __init__(self, folder: Path, *, plugstack: str = "", settings: str = "") -> None:
+    def __init__(self, folder: Path, *, plugstack: str = "", settings: str = "", groups: bool = True) -> None:
         self.folder = folder
         self.node = f"n{os.getpid()}-{next(NUMBERS)}"
-        self._plugstack, self._settings = plugstack, settings
+        self._plugstack, self._settings, self._groups = plugstack, settings, groups
         self._group = f"slurm_{self.node}"  # Slurm's control group in each hierarchy of version 1
         self._stack = contextlib.ExitStack()
         self._network = Network(folder, (HEAD, self.node))
@@ -132,6 +132,8 @@ class Slurm:
 
     def _write_configuration(self) -> None:
         about = {"head": HEAD, "node": self.node, "address": "10.99.0.1", "node_address": "10.99.0.2"}
+        about["proctrack"] = "proctrack/cgroup" if self._groups else "proctrack/linuxproc"
+        about["task_plugins"] = "task/affinity,task/cgroup" if self._groups else "task/affinity"
         text = CONFIGURATION.format(folder=self.folder, **about)
         (self.folder / "slurm.conf").write_text(text + self._settings, encoding="utf-8")
         (self.folder / "plugstack.conf").write_text(self._plugstack.format(folder=self.folder), encoding="utf-8")

@@ -34,8 +34,8 @@ REFUSED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Slurm]:
+@contextmanager
+def slurm_with_plugin(*, groups: bool = True) -> Iterator[Slurm]:
     """Return a Slurm with the plugin, and with a drom that every user may read."""
     if not HEADER.exists():
         pytest.skip(f"needs {HEADER}: apt-get install libslurm-dev.")
@@ -46,9 +46,16 @@ def site() -> Iterator[Slurm]:
         subprocess.run([ROOT / "contrib/slurm/build.sh", plugin], check=True, env={"CFLAGS": "-Werror", "PATH": PATH})
         copy_package(folder)
         build_program(folder)
-        with Slurm(folder, plugstack=f"{PLUGIN}\n") as cluster:
+        with Slurm(folder, plugstack=f"{PLUGIN}\n", groups=groups) as cluster:
             (folder / "work").chmod(0o777)
             yield cluster
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Slurm]:
+    """Return the Slurm of these tests."""
+    with slurm_with_plugin() as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)
@@ -237,3 +244,17 @@ def test_the_plugin_shows_slurm_only_what_slurm_calls(site: Slurm) -> None:
     names = {line.split()[-1] for line in shown.splitlines()}
 
     assert names == {"plugin_name", "plugin_type", "plugin_version", "slurm_spank_init", "slurm_spank_task_init"}
+
+
+def test_tasks_keep_to_slurms_cpus_without_control_groups() -> None:
+    """Their affinity is their fence then, and each is a job of the agent with the name of Slurm's job."""
+    with slurm_with_plugin(groups=False) as site:
+        site.launch("two", "-n2", "-c1", "--malleable=1:2", "sleep", "1000")
+        site.await_true(lambda: sorted(site.tasks().values()) == ["0", "1"], "a CPU for each task")
+        assert {job.partition(".")[0] for job in site.tasks()} == {f"slurm-{site.number_of('two')}"}
+        site.cancel_all()
+        done = site.srun("-n1", "-c1", "--malleable=1:2", "sh", "-c", "echo CPU=$(taskset -cp $$); env")
+        found = variables(done.stdout)
+
+        assert found["CPU"].endswith(f": {found['DROM_CPUS']}")
+        assert found["DROM_CPUS"] in {"0", "1"}

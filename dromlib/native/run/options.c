@@ -173,7 +173,7 @@ static void set_option(struct options *options, int option)
     case 'r': options->require = true; return;
     case 'w': options->wait = true; return;
     case 't': options->deadline_ns = deadline_or_leave(optarg); return;
-    case 'p': options->for_parent = true; return;
+    case 'p': options->for_parent = options->fenced = true; return;
     case 'h': print_and_leave("Usage: ", HELP);
     case 'v': print_and_leave("", " " VERSION "\n");
     }

@@ -61,7 +61,8 @@ static void fill_request(struct drom_request_message *request, const struct opti
     request->distribution = options->distribution;
     request->per_socket = options->per_socket;
     request->memory = options->memory;
-    request->flags = (options->strict ? DROM_REQUEST_STRICT : 0) | (options->for_parent ? DROM_REQUEST_PARENT : 0);
+    request->flags = (options->strict ? DROM_REQUEST_STRICT : 0) | (options->fenced ? DROM_REQUEST_FENCED : 0) |
+                     (options->for_parent ? DROM_REQUEST_PARENT : 0);
 }
 
 /* Unless the user has set it. What another drom-run above us has set, which DROM_SET_<name> repeats, is not the user's. 0: take

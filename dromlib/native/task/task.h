@@ -29,6 +29,7 @@ struct options {
     uint64_t deadline_ns; /* CLOCK_MONOTONIC after which nothing is waited for; 0: none */
     enum malleability malleability;
     enum runtime_choice runtime;
+    bool fenced;          /* without a cpuset, the affinity is one */
     bool for_parent;      /* the task is the process that has started this one */
     const char *launcher; /* the path of drom-run, beside which the package lies; NULL: of this program */
     char **command;

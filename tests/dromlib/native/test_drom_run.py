@@ -603,8 +603,9 @@ def test_a_registration_for_the_parent_prints_its_variables(tmp_path: Path) -> N
 
     (asked,) = server.requests
     lines = done.stdout.splitlines()
+    flags = layout.REQUEST_PARENT | layout.REQUEST_FENCED
     assert (done.returncode, done.stderr) == (0, "")
-    assert (asked.field("flags"), asked.field("min_cpus"), asked.field("max_cpus")) == (layout.REQUEST_PARENT, 1, 2)
+    assert (asked.field("flags"), asked.field("min_cpus"), asked.field("max_cpus")) == (flags, 1, 2)
     assert [line for line in lines if line.startswith(f"export DROM_TASK={asked.pid}:")]
     assert {"unset OMP_NUM_THREADS", "unset DROM_SET_OMP_NUM_THREADS", "export DROM_CPUS=0-1"} <= {*lines}
     assert f"export LD_PRELOAD={native.preload_path()}:libm.so.6" in lines
