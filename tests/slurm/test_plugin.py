@@ -17,7 +17,7 @@ from tests.slurm.rig import Slurm
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 HEADER = Path("/usr/include/slurm/spank.h")
 PLUGIN = "optional {folder}/build/spank_drom.so drom_run={folder}/package/bin/drom-run runtime_dir={folder}/agent/run"
@@ -35,8 +35,13 @@ REFUSED = [
 
 
 @contextmanager
-def slurm_with_plugin(*, groups: bool = True) -> Iterator[Slurm]:
-    """Return a Slurm with the plugin, and with a drom that every user may read."""
+def slurm_with_plugin(
+    *, groups: bool = True, settings: str = "", prepare: Callable[[Path], object] = Path.exists
+) -> Iterator[Slurm]:
+    """Return a Slurm with the plugin and more `settings`, and with a drom that every user may read.
+
+    `prepare` is called with the folder, before Slurm starts.
+    """
     if not HEADER.exists():
         pytest.skip(f"needs {HEADER}: apt-get install libslurm-dev.")
     with TemporaryDirectory(prefix="drom-slurm-") as name:
@@ -46,7 +51,8 @@ def slurm_with_plugin(*, groups: bool = True) -> Iterator[Slurm]:
         subprocess.run([ROOT / "contrib/slurm/build.sh", plugin], check=True, env={"CFLAGS": "-Werror", "PATH": PATH})
         copy_package(folder)
         build_program(folder)
-        with Slurm(folder, plugstack=f"{PLUGIN}\n", groups=groups) as cluster:
+        prepare(folder)
+        with Slurm(folder, plugstack=f"{PLUGIN}\n", groups=groups, settings=settings) as cluster:
             (folder / "work").chmod(0o777)
             yield cluster
 
