@@ -33,11 +33,11 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
         msg = f"--min {arrival.min_cpus} is above --cpus {arrival.max_cpus}: ask for at least the minimum."
         raise Refused(msg)
     least = max(1, _least(arrival.min_cpus, size, cores))
-    most = cores.needed_for(arrival.max_cpus) or -(-total // size)
+    most = _least(arrival.max_cpus, size, cores) or -(-total // size)
     if arrival.job_class == "rigid":
         least = most = _least(arrival.max_cpus, size, cores) or max(least, now // size)
     asked = arrival.max_cpus if arrival.job_class == "rigid" else arrival.min_cpus
-    each = (cores.needed_for(asked) or least) * wide
+    each = asked if asked and cores.differ else (cores.needed_for(asked) or least) * wide
     needs = f"it needs at least {counted(each, 'CPU')}"
     if size > 1:
         needs = f"{size} tasks of at least {counted(each, 'CPU')} need {each * size}"

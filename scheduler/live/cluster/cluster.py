@@ -70,9 +70,7 @@ class Cluster:
     def submit_many(self, spec: Spec, user: User, now: float, count: int) -> list[Job]:
         """Add `count` equal jobs and return them. Raises SchedulerError for jobs that can never run here."""
         if self.controller is None:
-            raise SchedulerError(
-                "no node has joined yet: an administrator adds one with drom agent --scheduler; submit it then."
-            )
+            raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
         spec = sized(spec, self.controller.cores)
         self.queue.check(spec)
         launch.check(spec, user)

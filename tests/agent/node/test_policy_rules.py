@@ -69,10 +69,19 @@ class TestCoresThatDiffer:
         """At least."""
         assert arrive(node(HYBRID), "a", job_class="rigid", max_cpus=4).granted.bit_count() >= 4
 
+    @pytest.mark.parametrize("job_class", ["malleable", "moldable"])
+    def test_a_maximum_is_as_many_cores_as_always_have_the_cpus(self, job_class: str) -> None:
+        """A job that asks for four CPUs and may have less gets four where it gets cores of one CPU."""
+        stage = node(HYBRID)
+        task = arrive(stage, "a", job_class=job_class, max_cpus=4)
+
+        assert stage.node.jobs["a"].task_max == 4
+        assert task.granted.bit_count() >= 4
+
     def test_all_cpus_may_be_insisted_on_and_no_more(self) -> None:
-        """The sentence counts the CPUs there are."""
+        """The sentence counts the CPUs that were asked for, and those there are."""
         assert arrive(node(HYBRID), "a", min_cpus=8).granted == 0xFF
-        with pytest.raises(Refused, match=r"^it needs at least 10 CPUs, this node has 8: ask for fewer\.$"):
+        with pytest.raises(Refused, match=r"^it needs at least 9 CPUs, this node has 8: ask for fewer\.$"):
             node(HYBRID).arrive("a", min_cpus=9)
 
     def test_tasks_get_equal_parts_where_cores_do_not_suffice(self) -> None:
