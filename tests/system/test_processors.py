@@ -157,3 +157,20 @@ def test_a_forked_child_makes_threads_for_all_cpus_as_well(
         [compiler, "-O1", "-fopenmp", *flags, "-xc", "-", "-o", program], input=FORKED, text=True, check=True
     )
     assert printed(start, narrow, "--openmp-runtime", runtime, program) == "2 2"
+
+
+@pytest.mark.parametrize("value", ["", "2"])
+def test_openblas_makes_no_more_threads_than_it_finds_cpus(value: str) -> None:
+    """NumPy's OpenBLAS on one CPU has one thread, whatever its variable says: the variable cannot make it grow."""
+    code = (
+        "import os, numpy; one = numpy.ones((500, 500)); one @ one\n"
+        "print(len(os.listdir('/proc/self/task')), numpy.show_config('dicts')['Build Dependencies']['blas']['name'])"
+    )
+    env = environment(OPENBLAS_NUM_THREADS=value)
+    done = subprocess.run(
+        ["taskset", "-c", "0", sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    threads, _, blas = done.stdout.strip().partition(" ")
+    if "openblas" not in blas:
+        pytest.skip(f"NumPy uses {blas}")
+    assert threads == "1"
