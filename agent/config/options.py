@@ -251,7 +251,9 @@ class Options:
     )
     scheduler: str | None = _option(
         None,
-        Kind(str, "ADDRESS", "tcp://HOST:PORT or ipc:///PATH", _is_endpoint),
+        Kind(
+            str, "ADDRESS", "tcp://HOST:PORT or ipc:///PATH: write for example ipc:///var/lib/drom/agents", _is_endpoint
+        ),
         "Address of the scheduler whose jobs this agent starts.",
         example="tcp://127.0.0.1:9466",
     )
