@@ -188,6 +188,34 @@ def test_a_job_runs_without_an_agent(site: Slurm) -> None:
     assert done.stderr.count("drom: ") == 1
 
 
+def test_a_task_goes_on_when_the_agent_is_killed(site: Slurm) -> None:
+    """The next agent knows it."""
+    program = Program(site, "survivor")
+    site.launch("survivor", "-n1", "-c2", "--malleable=1:2", *program.words)
+    job = f"slurm-{site.number_of('survivor')}"
+    site.await_true(lambda: site.ranks() == {job: ["0-1"]}, "the task")
+    before = [(row["pid"], row["min"], row["max"]) for row in site.rows()]
+    site.restart_agent()
+
+    site.await_true(lambda: site.ranks() == {job: ["0-1"]}, "the task again")
+    assert [(row["pid"], row["min"], row["max"]) for row in site.rows()] == before
+
+
+def test_a_missing_plugin_stops_no_job_that_does_not_ask_for_it(site: Slurm) -> None:
+    """The option is unknown then."""
+    file = site.folder / "plugstack.conf"
+    usual = file.read_text(encoding="utf-8")
+    file.write_text("optional /nowhere/spank_drom.so\n", encoding="utf-8")
+    try:
+        done, refused = site.srun("-n1", "true"), site.srun("-n1", "--malleable=1:2", "true")
+    finally:
+        file.write_text(usual, encoding="utf-8")
+
+    assert done.returncode == 0
+    assert refused.returncode
+    assert "unrecognized option '--malleable=1:2'" in refused.stderr
+
+
 def test_a_task_that_waits_too_long_runs_on_slurms_cpus(site: Slurm) -> None:
     """After the deadline of the site it starts, unmanaged."""
     rigid = Program(site, "holder")
@@ -236,6 +264,7 @@ def test_programs_of_a_script_register_themselves(site: Slurm) -> None:
     job = site.submit(f"env > environment\n{' '.join(program.words)}", "--malleable=1:2")
     program.await_threads(2)
     site.await_true(lambda: site.ranks() == {f"slurm-{job}": ["0-1"]}, "the program of the script")
+    assert [(row["min"], row["max"]) for row in site.rows()] == [(1, 2)]
     found = variables((site.folder / "work" / "environment").read_text())
 
     assert "DROM_TASK" not in found
