@@ -8,7 +8,7 @@ PYTEST := $(VENV)/bin/python -m pytest
 # One worker more than there are processors: many tests wait for something. Files start in the order of tests/conftest.py.
 PYTEST_FLAGS ?= -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
 SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layout.py man/*) \
-           $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*)
+           $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster slurm-plugin wheel docs lint demo demo-cluster demo-slurm bench clean
