@@ -43,7 +43,7 @@ def _mount_cluster(app: typer.Typer) -> None:
 def _mount_slurm(app: typer.Typer) -> None:
     from drom.scheduler.slurm.cli import app as slurm_app
 
-    _mount_group(app, "slurm", slurm_app)
+    app.add_typer(slurm_app, name="slurm", cls=Commands)  # runs without a command, too
 
 
 def _mount_scheduling(app: typer.Typer) -> None:

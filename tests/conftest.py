@@ -60,10 +60,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _claims_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let what tests start claim its CPUs apart from agents of this machine."""
+def _apart_from_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests start apart from agents of this machine, and from jobs of Slurm on it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(cpu_locks.VARIABLE, str(tmp_path_factory.mktemp("claims")))
+        patch.setenv("DROM_IGNORE_SLURM", "1")
         yield
 
 

@@ -280,6 +280,9 @@ class Options:
         "in /run/drom, otherwise `steward` in the runtime directory.",
         example="/var/lib/drom/spool",
     )
+    ignore_slurm: bool = _option(
+        False, _SWITCH, "Hand out the CPUs of jobs of Slurm that run no program under drom as well."
+    )
     slurm_limits: bool = _option(
         False, _SWITCH, "Lengthen the time limits of Slurm's jobs by what they lose to other jobs here; takes root."
     )

@@ -176,7 +176,7 @@ class Daemon:
             self.node,
             [mask for *_, mask in self.rows],
             self.log,
-            BatchJobReader(Path("/")) if self.binds else None,
+            BatchJobReader(Path("/")) if self.binds and not self.settings.ignore_slurm else None,
             execute=self.actuator.execute,
             confine_all=self.confine_all,
         )

@@ -32,7 +32,8 @@ class Settings:
     declare, in bytes (0: not counted). `reread` returns the machine's present state (None: it never changes). `gate`
     receives orders from other nodes (None: there are none), and `membership` names the scheduler (None: none).
     `cpusets` are the control groups of tasks (None: there are and were none). `history` stores events beyond the
-    agent's life (None: they are not stored). With `slurm_limits` time limits of Slurm's jobs are lengthened.
+    agent's life (None: they are not stored). With `slurm_limits` time limits of Slurm's jobs are lengthened,
+    and with `ignore_slurm` the CPUs of those without a program here are handed out.
     """
 
     runtime_dir: Path
@@ -56,6 +57,7 @@ class Settings:
     cpusets: TaskCpusets | None = None
     history: EventLog | None = None
     slurm_limits: bool = False
+    ignore_slurm: bool = False
 
     @property
     def switch(self) -> Path:

@@ -126,11 +126,15 @@ def command_of(*words: str) -> list[str]:
     return [*WITH_US, *python_command.drom(*words)]
 
 
+APART = (cpu_locks.VARIABLE, "DROM_IGNORE_SLURM")
+"""Variables that keep an agent apart from what else runs on the machine."""
+
+
 def clean_environment() -> dict[str, str]:
     """Return the environment without variables that would control the agent, the launcher or the programs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
-    claimed = {name: value for name, value in os.environ.items() if name == cpu_locks.VARIABLE}
-    return kept | claimed | {"DROM_CONFIG": os.devnull}
+    apart = {name: value for name, value in os.environ.items() if name in APART}
+    return kept | apart | {"DROM_CONFIG": os.devnull}
 
 
 def end(process: subprocess.Popen[Any], seconds: float = END_SECONDS) -> None:

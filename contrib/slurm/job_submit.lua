@@ -4,6 +4,10 @@
 --
 -- A site with a job_submit.lua of its own calls drom_submit() and drom_modify() from that: both return a status of Slurm.
 
+-- Partitions whose jobs wait for the daemon `drom slurm` (level 2), by name: { malleable = true }. Slurm starts those of others.
+local gated = {}
+
+local GATE = "drom_gate"
 local OPTION = "_SLURM_SPANK_OPTION_drom_malleable"
 local NO_VAL, NO_VAL16 = 4294967294, 65534
 local MOST_CPUS = 32768
@@ -68,30 +72,86 @@ local function reason_not_to_share(job_desc)
     return nil
 end
 
+-- The partition of a job: that which it asks for, or the default one.
+local function partition_of(job_desc, part_list)
+    if job_desc.partition ~= nil and job_desc.partition ~= "" then
+        return job_desc.partition
+    end
+    for name, partition in pairs(part_list or {}) do
+        if partition.flag_default ~= nil and partition.flag_default ~= 0 then
+            return name
+        end
+    end
+    return ""
+end
+
+-- Whether the daemon can place a job: one that asks for nothing but nodes, cores and memory.
+local function is_plain(job_desc)
+    local others = { "features", "exc_nodes", "reservation", "tres_per_job", "tres_per_node", "tres_per_socket",
+                     "tres_per_task", "gres", "burst_buffer" }
+    for _, field in ipairs(others) do
+        if job_desc[field] ~= nil and job_desc[field] ~= "" then
+            return false
+        end
+    end
+    return not is_given(job_desc.het_job_offset)
+end
+
+-- Append a word to a list of Slurm that may be empty.
+local function append(list, separator, word)
+    return (list ~= nil and list ~= "") and (list .. separator .. word) or word
+end
+
+-- Let a job wait at the gate, where it waits for the daemon, which reads its bounds from the comment.
+local function set_gate(job_desc, min, max)
+    job_desc.licenses = append(job_desc.licenses, ",", GATE .. ":1")
+    if min then
+        job_desc.admin_comment = append(job_desc.admin_comment, " ", string.format("drom:malleable=%d:%d", min, max))
+    end
+end
+
+-- Whether a text names the licence of the gate.
+local function has_gate(licenses)
+    return licenses ~= nil and string.find("," .. licenses .. ",", "," .. GATE .. "[:,]") ~= nil
+end
+
 -- Return slurm.SUCCESS, with `shared` set for a malleable job, or slurm.ERROR after telling the user why.
 function drom_submit(job_desc, part_list, submit_uid)
-    local value = malleable_option(job_desc)
-    if value == nil then
-        return slurm.SUCCESS
-    end
-    local fault = fault_of(job_desc, value)
-    if fault then
-        slurm.log_user("drom: %s", fault)
+    local value, min, max = malleable_option(job_desc), nil, nil
+    if has_gate(job_desc.licenses) then
+        slurm.log_user("drom: the licence %s is not for users: leave it out.", GATE)
         return slurm.ERROR
     end
-    local reason = reason_not_to_share(job_desc)
-    if reason then
-        slurm.log_user("drom: %s", reason)
-        return slurm.SUCCESS
+    if value ~= nil then
+        local fault = fault_of(job_desc, value)
+        if fault then
+            slurm.log_user("drom: %s", fault)
+            return slurm.ERROR
+        end
+        local reason = reason_not_to_share(job_desc)
+        if reason then
+            slurm.log_user("drom: %s", reason)
+        else
+            job_desc.shared = 1
+            min, max = bounds_of(value)
+            if min == nil then -- --malleable alone: from one CPU to those that each task has
+                min, max = 1, is_given(job_desc.cpus_per_task) and job_desc.cpus_per_task or 1
+            end
+        end
     end
-    job_desc.shared = 1
-    -- Jobs that are to wait for a daemon of drom get its licence here (level 2).
+    if gated[partition_of(job_desc, part_list)] and is_plain(job_desc) then
+        set_gate(job_desc, min, max)
+    end
     return slurm.SUCCESS
 end
 
--- Return slurm.SUCCESS: what a user changes of a waiting job stays theirs.
+-- Return slurm.SUCCESS, or slurm.ERROR after telling users that they cannot take their job through the gate themselves.
 function drom_modify(job_desc, job_rec, part_list, modify_uid)
-    -- Changes of licences of waiting jobs are refused here (level 2).
+    local is_of_user = modify_uid ~= 0 and modify_uid == job_rec.user_id
+    if is_of_user and job_desc.licenses ~= nil and (has_gate(job_rec.licenses) or has_gate(job_desc.licenses)) then
+        slurm.log_user("drom: the licences of a job that waits for %s stay as they are: cancel it and submit another.", GATE)
+        return slurm.ERROR
+    end
     return slurm.SUCCESS
 end
 

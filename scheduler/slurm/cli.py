@@ -13,6 +13,7 @@ from drom.agent.cli import output
 from drom.agent.cli.parameters import AsJson
 from drom.agent.observe.log import failure
 from drom.agent.text import counted, escaped
+from drom.scheduler.errors import SchedulerError
 from drom.scheduler.slurm import checks
 from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.inspection import inspect_file, inspect_running
@@ -21,8 +22,53 @@ from drom.scheduler.slurm.reader import Reader
 if TYPE_CHECKING:
     from drom.scheduler.slurm.checks import Finding
 
-app = typer.Typer(help="Check whether drom can work with a Slurm.")
+app = typer.Typer()
 SCHEMA_VERSION = 1
+STATE = Path("/var/lib/drom/slurm")
+
+
+@app.callback(invoke_without_command=True)
+def slurm(
+    context: typer.Context,
+    partition: Annotated[
+        str, typer.Option(metavar="NAME", help="The partition whose jobs wait at the gate.")
+    ] = "malleable",
+    policy: Annotated[
+        str, typer.Option(metavar="POLICY", help="The policy that decides: sd, slurm, easy, or a file.")
+    ] = "sd",
+    choices: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the policy; may be repeated."),
+    ] = None,
+    state: Annotated[Path, typer.Option(metavar="DIR", help="The folder with the jobs that were released.")] = STATE,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The least time between two looks at Slurm.", min=0.05, max=60)
+    ] = 0.25,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would start now, and change nothing; takes no gate.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Decide, as SlurmUser or root, which jobs of a Slurm start now, and on which nodes; or run one of the commands.
+
+    Jobs of the partition wait for the licence drom_gate, which job_submit.lua gives them. Where this does not run,
+    Slurm starts them itself.
+    """
+    if context.invoked_subcommand:
+        return
+    from drom.scheduler.slurm.running import run, show_forecast
+
+    try:
+        if dry_run:
+            show_forecast(partition, policy, choices or [], as_json=json)
+        else:
+            run(partition, policy, choices or [], state, interval)
+    except SchedulerError as error:
+        typer.echo(failure(f"drom: {error}"), err=True)
+        raise typer.Exit(1) from error
+    except SlurmError as error:
+        typer.echo(failure(f"drom: {error}"), err=True)
+        raise typer.Exit(2) from error
 
 
 @app.command()

@@ -76,29 +76,30 @@ class Reader:
         """Return all jobs that slurmctld has, also those that ended less than MinJobAge ago."""
         separator = f"|{secrets.token_hex(8)};"
         words = ("--noheader", "--noconvert", "--states=all", "-O", text_records.job_format(separator))
-        return text_records.parse_jobs(self._text("squeue", *words), separator)
+        return text_records.parse_jobs(self.command("squeue", *words), separator)
 
     def nodes(self) -> Reading[Node]:
         """Return all nodes."""
-        return text_records.parse_nodes(self._text("scontrol", "show", "node", "-o"))
+        return text_records.parse_nodes(self.command("scontrol", "show", "node", "-o"))
 
     def partitions(self) -> Reading[Partition]:
         """Return all partitions."""
-        return text_records.parse_partitions(self._text("scontrol", "--all", "show", "partition", "-o"))
+        return text_records.parse_partitions(self.command("scontrol", "--all", "show", "partition", "-o"))
 
     def licences(self) -> Reading[Licence]:
         """Return all licences."""
-        return text_records.parse_licences(self._text("scontrol", "show", "licenses", "-o"))
+        return text_records.parse_licences(self.command("scontrol", "show", "licenses", "-o"))
 
     def reservations(self) -> Reading[Reservation]:
         """Return all reservations."""
-        return text_records.parse_reservations(self._text("scontrol", "show", "reservation", "-o"))
+        return text_records.parse_reservations(self.command("scontrol", "show", "reservation", "-o"))
 
     def configuration(self) -> str:
         """Return what ``scontrol show config`` prints."""
-        return self._text("scontrol", "show", "config")
+        return self.command("scontrol", "show", "config")
 
-    def _text(self, name: str, *words: str) -> str:
+    def command(self, name: str, *words: str) -> str:
+        """Run one of Slurm's commands, and return what it prints."""
         path = shutil.which(name, path=self._environment.get("PATH", os.defpath))
         if path is None:
             raise SlurmError(

@@ -226,6 +226,15 @@ class SlurmCluster:
 
         return self.await_true(done, " ".join(words)).stdout
 
+    def ask_as(self, user: str, *words: str) -> str:
+        """Run a command on the head as a user, and return what it prints to stdout and stderr."""
+        whole = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words)
+        command = self._network[HEAD].within(*whole)
+        ran = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd="/"
+        )
+        return ran.stdout + ran.stderr
+
     def submit(self, script: str, *options: str) -> int:
         """Submit a batch script whose output goes to JOB.out in the folder `work`; return the job's number."""
         path = self.folder / "work" / f"script-{time.monotonic_ns()}"

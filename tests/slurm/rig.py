@@ -155,7 +155,7 @@ class Slurm:
         ready = self.log("agent").count(" event=ready ")
         options = ("--runtime-dir", str(self.folder / "agent" / "run"), "--grace", "0.5", "--slurm-limits")
         words = python_command.drom("agent", *options)
-        claims = {cpu_locks.VARIABLE: str(self.folder / "claims"), "NUMBA_DISABLE_JIT": "1"}
+        claims = {cpu_locks.VARIABLE: str(self.folder / "claims"), "NUMBA_DISABLE_JIT": "1", "DROM_IGNORE_SLURM": "0"}
         self.agent = self._run(self.node, *words, name="agent", **claims)
         self.await_true(lambda: self.log("agent").count(" event=ready ") > ready, "the agent")
 

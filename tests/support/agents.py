@@ -23,7 +23,7 @@ from drom.agent.control import client
 from drom.agent.daemon import startup
 from drom.agent.ipc import cpu_locks
 from drom.agent.system.python_command import SERVE
-from drom.agent.testbed.agent_process import AgentProcess
+from drom.agent.testbed.agent_process import APART, AgentProcess
 
 from dromlib import native
 from tests.support import checker
@@ -58,8 +58,7 @@ def wait_until(predicate: Callable[[], T | None], describe: Callable[[], object]
 
 def environment(**extra: str) -> dict[str, str]:
     """Return the environment without what drom, OpenMP and launchers set, and without this machine's configuration."""
-    mine = cpu_locks.VARIABLE
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS) or name == mine}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS) or name in APART}
     return kept | {"DROM_CONFIG": os.devnull} | extra
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from drom.scheduler.engine.compiler import load_policy
-from drom.scheduler.live.cli.scheduler import LIVE
 from drom.scheduler.live.cluster.controller import Controller, JobRequest
 from drom.scheduler.live.cluster.jobs import CLASSES
+from drom.scheduler.live.cluster.settings import LIVE
 
 from tests.support.clusters import FREELY, cluster, samples
 

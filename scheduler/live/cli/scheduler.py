@@ -17,7 +17,7 @@ from drom.agent.observe.log import Log, failure
 from drom.agent.system.paths import default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.settings import LIVE, Settings
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
 
 if TYPE_CHECKING:
@@ -179,10 +179,3 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
 def _given(parse: Callable[[str], int], text: str) -> int:
     """Return the value of an option, 0 if it was not given."""
     return reader(parse)(text) if text else 0
-
-
-LIVE = {
-    "sd": ("interval=1", "reservations=nodes", "resolution=1"),
-    "slurm": ("interval=1", "reservations=nodes", "resolution=1"),
-}
-"""Policy parameters that differ in a live cluster: passes cost little there, and starts should not wait for one."""

@@ -46,3 +46,10 @@ class Settings:
     def limit(self, asked: int) -> int:
         """Return the time limit in seconds of a job that asks for `asked` seconds (0: it asks for none)."""
         return asked or (min(self.default_time, self.max_time) if self.max_time else self.default_time)
+
+
+LIVE = {
+    "sd": ("interval=1", "reservations=nodes", "resolution=1"),
+    "slurm": ("interval=1", "reservations=nodes", "resolution=1"),
+}
+"""Policy parameters that differ in a live cluster: passes cost little there, and starts should not wait for one."""

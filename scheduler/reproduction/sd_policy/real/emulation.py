@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from drom.agent.execution import protocol as say
 from drom.agent.observe.job_rates import PERIOD
 from drom.scheduler.engine.compiler import load_policy
-from drom.scheduler.live.cli.scheduler import LIVE
 from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import User
-from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.settings import LIVE, Settings
 from drom.scheduler.live.cluster.spec import Spec, name_of
 from drom.scheduler.reproduction.sd_policy.real.jobs import PlannedJob, limit_of, make, measured_speeds, speeds
 from drom.scheduler.reproduction.sd_policy.real.settings import NODES, REHEARSED, ROLES

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon `drom slurm` decides for a real Slurm which jobs start where; without it Slurm goes on alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+from drom.agent.system import python_command
+from drom.scheduler.testbed.slurm import HEAD, SlurmCluster, build_plugin, plugin_line, why_no_slurm
+
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from drom.scheduler.testbed.namespaces import Process
+
+SETTINGS = """\
+JobSubmitPlugins=lua
+Licenses=drom_gate:1000000
+PriorityType=priority/multifactor
+PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:2
+PartitionName=other Nodes={nodes} MaxTime=INFINITE State=UP OverSubscribe=NO
+"""
+SLEEP = "srun sleep 1000"
+WHOLE = ("--malleable=1:4", "-c4")
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SlurmCluster]:
+    """Return a Slurm of three nodes whose main partition has a gate."""
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with TemporaryDirectory(prefix="drom-slurm-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        script = (ROOT / "contrib/slurm/job_submit.lua").read_text(encoding="utf-8")
+        gated = script.replace("local gated = {}", "local gated = { main = true }")
+        assert gated != script
+        (folder / "job_submit.lua").write_text(gated, encoding="utf-8")
+        plugin = plugin_line(build_plugin(folder), 30)
+        cluster = SlurmCluster(folder, nodes=3, settings=SETTINGS, plugstack=plugin, prefix=f"g{os.getpid()}-")
+        with cluster:
+            yield cluster
+
+
+@pytest.fixture(autouse=True)
+def no_jobs(site: SlurmCluster) -> Iterator[None]:
+    """End all jobs after the test."""
+    yield
+    site.ask("scancel", "--user", "root")
+    site.await_true(lambda: not site.ask("squeue", "-h"), "the end of all jobs")
+
+
+@contextmanager
+def daemon(site: SlurmCluster, *options: str) -> Iterator[Process]:
+    """Run the daemon as root in the block."""
+    words = python_command.drom("slurm", "--partition", "main", "--state", str(site.folder / "gate"), *options)
+    ready = site.log("daemon").count(" event=ready ")
+    process = site.run_on(HEAD, *words, log="daemon", NUMBA_DISABLE_JIT="1")
+    try:
+        site.await_true(
+            lambda: site.log("daemon").count(" event=ready ") > ready or process.poll() is not None, "ready"
+        )
+        assert process.poll() is None, site.log("daemon")
+        yield process
+    finally:
+        process.end(signal.SIGTERM)
+
+
+def states(site: SlurmCluster) -> dict[int, str]:
+    """Return the state of each job that has not ended."""
+    rows = site.ask("squeue", "-h", "-o", "%i %T").split()
+    return {int(number): state for number, state in zip(rows[::2], rows[1::2], strict=True)}
+
+
+def nodes(site: SlurmCluster, number: int) -> list[str]:
+    """Return the nodes that a job has."""
+    return site.ask(
+        "scontrol", "show", "hostnames", site.ask("squeue", "-h", "-j", str(number), "-o", "%N").strip()
+    ).split()
+
+
+def test_jobs_start_where_the_policy_wants_them(site: SlurmCluster) -> None:
+    """The third is a guest of one of the others: it is short, and each agent gives it half of its node."""
+    with daemon(site):
+        long = [site.submit(SLEEP, "-N1", "-n1", "-t600", *WHOLE) for _ in range(3)]
+        site.await_true(lambda: set(states(site).values()) == {"RUNNING"}, "three jobs")
+        guest = site.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
+        site.await_true(lambda: states(site).get(guest) == "RUNNING", "the guest")
+        (node,) = nodes(site, guest)
+        site.await_true(
+            lambda: sorted(len(row["granted"]) for row in site.tasks(node)) == [3, 3], "half of the node for each"
+        )
+
+    assert len({*map(str, (nodes(site, number) for number in long))}) == 3
+    assert (
+        f"event=slurm_released job={guest} nodes={node} mates={next(n for n in long if nodes(site, n) == [node])}"
+        in site.log("daemon")
+    )
+
+
+def test_a_rigid_job_waits_for_whole_nodes(site: SlurmCluster) -> None:
+    """Though Slurm itself would start it nowhere else either, it is the daemon that releases it."""
+    with daemon(site):
+        first = site.submit(SLEEP, "-N3", "-n3", "-t600", *WHOLE)
+        site.await_true(lambda: states(site) == {first: "RUNNING"}, "a job on all nodes")
+        rigid = site.submit("sleep 1000", "-N1", "-n1", "-c4", "-t1")
+        site.await_true(lambda: "drom_gate" in site.ask("squeue", "-h", "-j", str(rigid), "-o", "%W"), "the gate")
+        assert states(site)[rigid] == "PENDING"
+        site.ask("scancel", str(first))
+        site.await_true(lambda: states(site) == {rigid: "RUNNING"}, "the rigid job")
+
+
+def test_without_the_daemon_slurm_starts_the_jobs(site: SlurmCluster) -> None:
+    """A daemon that is stopped opens the gate at once."""
+    with daemon(site):
+        blocker = site.submit("sleep 1000", "-p", "other", "-N3", "-n3", "-c4")
+        site.await_true(lambda: states(site) == {blocker: "RUNNING"}, "a job of another partition")
+        waits = site.submit(SLEEP, "-N1", "-n1", "-t5", *WHOLE)
+        site.ask("scancel", str(blocker))
+        site.await_true(lambda: states(site) == {waits: "RUNNING"}, "a job of the partition")
+    alone = site.submit(SLEEP, "-N1", "-n1", "-t5", *WHOLE)
+    site.await_true(lambda: states(site).get(alone) == "RUNNING", "a job without the daemon")
+
+
+def test_another_daemon_goes_on(site: SlurmCluster) -> None:
+    """It knows the jobs that run, whoever started them, and plans around them."""
+    with daemon(site) as first:
+        started = site.submit(SLEEP, "-N2", "-n2", "-t600", *WHOLE)
+        site.await_true(lambda: states(site) == {started: "RUNNING"}, "a job")
+        first.end(signal.SIGKILL)
+    meanwhile = site.submit(SLEEP, "-N1", "-n1", "-t600", *WHOLE)
+    with daemon(site):
+        site.await_true(lambda: states(site).get(meanwhile) == "RUNNING", "the job that came meanwhile")
+        guest = site.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
+        site.await_true(lambda: states(site).get(guest) == "RUNNING", "a guest")
+    assert len(nodes(site, started)) == 2
+
+
+def test_users_cannot_pass_the_gate_themselves(site: SlurmCluster) -> None:
+    """Neither at submission, nor later."""
+    with daemon(site):
+        site.submit(SLEEP, "-N3", "-n3", "-t600", *WHOLE)
+        answer = site.ask_as("games", "sbatch", "-N1", "-L", "drom_gate:1", "--wrap", "true")
+        assert "the licence drom_gate is not for users: leave it out." in answer
+        number = site.ask_as(
+            "games", "sbatch", "--parsable", "-N3", "-n3", "-c4", "-D", "/", "-o", "/dev/null", "--wrap", "true"
+        ).strip()
+        answer = site.ask_as("games", "scontrol", "update", f"jobid={number}", "licenses=")
+        assert answer.startswith("Unspecified error")  # Slurm 22.05 passes the sentence on at submission alone
+        assert "drom_gate" in site.ask("squeue", "-h", "-j", number, "-o", "%W")
+        site.ask("scancel", number)
+
+
+def test_a_dry_run_says_what_would_start(site: SlurmCluster) -> None:
+    """It changes nothing: the job waits on for a daemon that looks once a minute."""
+    with daemon(site):
+        for _ in range(3):
+            site.submit(SLEEP, "-N1", "-n1", "-t600", *WHOLE)
+        site.await_true(lambda: set(states(site).values()) == {"RUNNING"} and len(states(site)) == 3, "three jobs")
+    with daemon(site, "--interval", "60"):
+        guest = site.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
+        words = python_command.drom("slurm", "--partition", "main", "--dry-run")
+        forecast = site.run_on(HEAD, *words, log="forecast", NUMBA_DISABLE_JIT="1")
+        site.await_true(lambda: forecast.poll() is not None, "the forecast")
+        said = site.log("forecast")
+        assert states(site)[guest] == "PENDING"
+    assert f"\n{guest}" in said
+    assert "1 of 1 waiting job would start now, 1 of them beside running jobs." in said
