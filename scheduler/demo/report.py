@@ -64,16 +64,21 @@ def account_of(history: dict[str, Any], title: str, out: Path, paper: Console) -
 
 
 def compare(value: dict[str, Any], titles: dict[str, str], out: Path, paper: Console) -> None:
-    """Print the figures of two runs side by side, and add them to `value`, which has them by run.
+    """Print the figures of runs side by side, and add them to `value`, which has them by run.
 
-    `titles` are the names of the columns by run, that of the reference first.
+    `titles` are the names of the columns by run, that of the reference first. Ratios are to the reference.
     """
     summaries = [value["runs"][run]["summary"] for run in titles]
     rows = [row for row in comparison.rows_of(summaries) if row.figure in SHOWN]
     value["comparison"] = {row.figure: dict(zip(titles, row.values, strict=True)) for row in rows}
     cells = [
-        [row.label, *map(comparison.number, row.values), "" if row.ratios[1] is None else f"{row.ratios[1]:.2f}"]
+        [
+            row.label,
+            *map(comparison.number, row.values),
+            *("" if ratio is None else f"{ratio:.2f}" for ratio in row.ratios[1:]),
+        ]
         for row in rows
     ]
-    paper.write("\n".join(table(["", *titles.values(), "ratio"], cells, " >>>")) + "\n")
+    heads = ["", *titles.values(), *["ratio"] * (len(titles) - 1)]
+    paper.write("\n".join(table(heads, cells, " " + ">" * (len(heads) - 1))) + "\n")
     paper.write(f"All figures: drom compare {' '.join(os.fspath(out / run) for run in titles)}\n")

@@ -102,6 +102,8 @@ class Engine:
         self._numbers = itertools.count(1)
         self._paused: dict[str, float] = {}
         """Until when jobs and nodes are left alone, by name."""
+        self._excess: set[str] = set()
+        """Jobs that run as a third one on a node, of which the policy cannot be told."""
 
     def look(self, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> list[Order]:
         """Take in what Slurm reports at `now` (seconds since 1970), and return the orders to it.
@@ -149,24 +151,25 @@ class Engine:
 
     def _set_nodes(self, mine: Mapping[str, Node], seen: Mapping[str, Job]) -> None:
         """Report to the policy the nodes that it may use: those without jobs that it does not know."""
-        strange = {name for job in seen.values() if job.runs and not self._is_ours(job) for name in job.nodes}
+        others = [job for name, job in seen.items() if job.runs and not self._is_ours(name, job)]
+        strange = {node for job in others for node in job.nodes}
         for name, index in self._indices.items():
             if name in mine and mine[name].is_usable and name not in strange and name not in self._paused:
                 self._controller.node_up(index)
             else:
                 self._controller.node_down(index)
 
-    def _is_ours(self, job: Job) -> bool:
+    def _is_ours(self, name: str, job: Job) -> bool:
         """Return whether a job that runs has whole nodes of the partition, as the policy plans."""
-        is_whole = job.cpus >= self._controller.cores * len(job.nodes)
-        return job.partitions == (self._partition,) and is_whole and all(name in self._indices for name in job.nodes)
+        is_whole = job.cpus >= self._controller.cores * len(job.nodes) and name not in self._excess
+        return job.partitions == (self._partition,) and is_whole and all(node in self._indices for node in job.nodes)
 
     # --- jobs that run --------------------------------------------------------------------------------------------
 
     def _is_surprised(self, seen: Mapping[str, Job]) -> bool:
         """Return whether a job runs that was not sent to its nodes."""
         for name, job in seen.items():
-            if job.runs and self._is_ours(job):
+            if job.runs and self._is_ours(name, job):
                 known = self._jobs.get(name)
                 if not known or {*known.nodes} != {*job.nodes}:
                     return True
@@ -174,12 +177,12 @@ class Engine:
 
     def _begin_anew(self, seen: Mapping[str, Job]) -> None:
         """Make the policy's state from what runs and what was released; jobs that wait are admitted afterwards."""
-        old, self._jobs = self._jobs, {}
+        old, self._jobs, self._excess = self._jobs, {}, set()
         self._controller = Controller(self._policy, self._controller.cores)
         here: dict[str, _Known] = {}
         for name, job in seen.items():
             known = old.get(name)
-            if job.runs and self._is_ours(job):
+            if job.runs and self._is_ours(name, job):
                 here[name] = _Known(next(self._numbers), job, RUNNING, job.nodes, float(job.started or 0))
             elif known and known.phase == RELEASED and job.waits:
                 here[name] = replace(known, record=job)
@@ -189,6 +192,8 @@ class Engine:
                 self._jobs[name] = known
                 for node in known.nodes:
                     residents[node].append(name)
+            else:
+                self._excess.add(name)
         for name, known in self._jobs.items():
             cores = {self._indices[node]: self._share(residents[node], name) for node in known.nodes}
             request = self._request(known.record)

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +26,7 @@ from drom.scheduler.testbed.namespaces import PATIENCE, MachineError, Network, P
 from dromlib import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
@@ -40,6 +40,7 @@ RUN = Path("/run/drom")
 LOOK = 0.02
 """Seconds between two looks at a condition."""
 _CGROUPS = Path("/sys/fs/cgroup")
+_CONTRIB = Path(__file__).resolve().parents[2] / "contrib/slurm"
 _CONFIGURATION = """\
 ClusterName=drom
 SlurmctldHost={head}({address})
@@ -208,6 +209,23 @@ class SlurmCluster:
         path = self.folder / "log" / name
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
+    @contextmanager
+    def decided(self, partition: str, *options: str) -> Iterator[Process]:
+        """Run `drom slurm` for a partition in the block. Raises `MachineError` if it does not start."""
+        words = python_command.drom("slurm", "--partition", partition, "--state", str(self.folder / "gate"), *options)
+        ready = self.log("daemon").count(" event=ready ")
+        daemon = self.run_on(HEAD, *words, log="daemon", NUMBA_DISABLE_JIT="1")
+        try:
+            self.await_true(
+                lambda: self.log("daemon").count(" event=ready ") > ready or daemon.poll() is not None, "drom slurm"
+            )
+            if daemon.poll() is not None:
+                msg = f"drom slurm did not start: {self.log('daemon').strip().splitlines()[-1]}"
+                raise MachineError(msg)
+            yield daemon
+        finally:
+            daemon.end(signal.SIGTERM)
+
     # --- users ---
 
     def ask(self, *words: str) -> str:
@@ -261,10 +279,17 @@ class SlurmCluster:
         return found
 
 
+def write_job_submit(folder: Path, *, gated: str) -> None:
+    """Write the checkout's job_submit.lua to a folder, with a partition whose jobs wait at the gate."""
+    script = (_CONTRIB / "job_submit.lua").read_text(encoding="utf-8")
+    text = script.replace("local gated = {}", f"local gated = {{ {gated} = true }}", 1)
+    (folder / "job_submit.lua").write_text(text, encoding="utf-8")
+
+
 def build_plugin(folder: Path) -> Path:
     """Compile the SPANK plugin of the checkout in a folder and return it. Raises `MachineError`."""
-    plugin, build = folder / "spank_drom.so", Path(__file__).resolve().parents[2] / "contrib/slurm/build.sh"
-    done = subprocess.run([build, plugin], check=False, capture_output=True, text=True)
+    plugin = folder / "spank_drom.so"
+    done = subprocess.run([_CONTRIB / "build.sh", plugin], check=False, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         msg = f"the SPANK plugin cannot be built: {reason}."

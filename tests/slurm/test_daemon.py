@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.system import python_command
-from drom.scheduler.testbed.slurm import HEAD, SlurmCluster, build_plugin, plugin_line, why_no_slurm
-
-from tests.support.paths import ROOT
+from drom.scheduler.testbed.slurm import HEAD, SlurmCluster, build_plugin, plugin_line, why_no_slurm, write_job_submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from drom.scheduler.testbed.namespaces import Process
 
 SETTINGS = """\
 JobSubmitPlugins=lua
@@ -40,10 +36,7 @@ def site() -> Iterator[SlurmCluster]:
     with TemporaryDirectory(prefix="drom-slurm-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        script = (ROOT / "contrib/slurm/job_submit.lua").read_text(encoding="utf-8")
-        gated = script.replace("local gated = {}", "local gated = { main = true }")
-        assert gated != script
-        (folder / "job_submit.lua").write_text(gated, encoding="utf-8")
+        write_job_submit(folder, gated="main")
         plugin = plugin_line(build_plugin(folder), 30)
         cluster = SlurmCluster(folder, nodes=3, settings=SETTINGS, plugstack=plugin, prefix=f"g{os.getpid()}-")
         with cluster:
@@ -56,22 +49,6 @@ def no_jobs(site: SlurmCluster) -> Iterator[None]:
     yield
     site.ask("scancel", "--user", "root")
     site.await_true(lambda: not site.ask("squeue", "-h"), "the end of all jobs")
-
-
-@contextmanager
-def daemon(site: SlurmCluster, *options: str) -> Iterator[Process]:
-    """Run the daemon as root in the block."""
-    words = python_command.drom("slurm", "--partition", "main", "--state", str(site.folder / "gate"), *options)
-    ready = site.log("daemon").count(" event=ready ")
-    process = site.run_on(HEAD, *words, log="daemon", NUMBA_DISABLE_JIT="1")
-    try:
-        site.await_true(
-            lambda: site.log("daemon").count(" event=ready ") > ready or process.poll() is not None, "ready"
-        )
-        assert process.poll() is None, site.log("daemon")
-        yield process
-    finally:
-        process.end(signal.SIGTERM)
 
 
 def states(site: SlurmCluster) -> dict[int, str]:
@@ -89,7 +66,7 @@ def nodes(site: SlurmCluster, number: int) -> list[str]:
 
 def test_jobs_start_where_the_policy_wants_them(site: SlurmCluster) -> None:
     """The third is a guest of one of the others: it is short, and each agent gives it half of its node."""
-    with daemon(site):
+    with site.decided("main"):
         long = [site.submit(SLEEP, "-N1", "-n1", "-t600", *WHOLE) for _ in range(3)]
         site.await_true(lambda: set(states(site).values()) == {"RUNNING"}, "three jobs")
         guest = site.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
@@ -108,7 +85,7 @@ def test_jobs_start_where_the_policy_wants_them(site: SlurmCluster) -> None:
 
 def test_a_rigid_job_waits_for_whole_nodes(site: SlurmCluster) -> None:
     """Though Slurm itself would start it nowhere else either, it is the daemon that releases it."""
-    with daemon(site):
+    with site.decided("main"):
         first = site.submit(SLEEP, "-N3", "-n3", "-t600", *WHOLE)
         site.await_true(lambda: states(site) == {first: "RUNNING"}, "a job on all nodes")
         rigid = site.submit("sleep 1000", "-N1", "-n1", "-c4", "-t1")
@@ -120,7 +97,7 @@ def test_a_rigid_job_waits_for_whole_nodes(site: SlurmCluster) -> None:
 
 def test_without_the_daemon_slurm_starts_the_jobs(site: SlurmCluster) -> None:
     """A daemon that is stopped opens the gate at once."""
-    with daemon(site):
+    with site.decided("main"):
         blocker = site.submit("sleep 1000", "-p", "other", "-N3", "-n3", "-c4")
         site.await_true(lambda: states(site) == {blocker: "RUNNING"}, "a job of another partition")
         waits = site.submit(SLEEP, "-N1", "-n1", "-t5", *WHOLE)
@@ -132,12 +109,12 @@ def test_without_the_daemon_slurm_starts_the_jobs(site: SlurmCluster) -> None:
 
 def test_another_daemon_goes_on(site: SlurmCluster) -> None:
     """It knows the jobs that run, whoever started them, and plans around them."""
-    with daemon(site) as first:
+    with site.decided("main") as first:
         started = site.submit(SLEEP, "-N2", "-n2", "-t600", *WHOLE)
         site.await_true(lambda: states(site) == {started: "RUNNING"}, "a job")
         first.end(signal.SIGKILL)
     meanwhile = site.submit(SLEEP, "-N1", "-n1", "-t600", *WHOLE)
-    with daemon(site):
+    with site.decided("main"):
         site.await_true(lambda: states(site).get(meanwhile) == "RUNNING", "the job that came meanwhile")
         guest = site.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
         site.await_true(lambda: states(site).get(guest) == "RUNNING", "a guest")
@@ -146,7 +123,7 @@ def test_another_daemon_goes_on(site: SlurmCluster) -> None:
 
 def test_users_cannot_pass_the_gate_themselves(site: SlurmCluster) -> None:
     """Neither at submission, nor later."""
-    with daemon(site):
+    with site.decided("main"):
         site.submit(SLEEP, "-N3", "-n3", "-t600", *WHOLE)
         answer = site.ask_as("games", "sbatch", "-N1", "-L", "drom_gate:1", "--wrap", "true")
         assert "the licence drom_gate is not for users: leave it out." in answer
@@ -161,11 +138,11 @@ def test_users_cannot_pass_the_gate_themselves(site: SlurmCluster) -> None:
 
 def test_a_dry_run_says_what_would_start(site: SlurmCluster) -> None:
     """It changes nothing: the job waits on for a daemon that looks once a minute."""
-    with daemon(site):
+    with site.decided("main"):
         for _ in range(3):
             site.submit(SLEEP, "-N1", "-n1", "-t600", *WHOLE)
         site.await_true(lambda: set(states(site).values()) == {"RUNNING"} and len(states(site)) == 3, "three jobs")
-    with daemon(site, "--interval", "60"):
+    with site.decided("main", "--interval", "60"):
         guest = site.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
         words = python_command.drom("slurm", "--partition", "main", "--dry-run")
         forecast = site.run_on(HEAD, *words, log="forecast", NUMBA_DISABLE_JIT="1")

@@ -263,6 +263,25 @@ def test_jobs_that_started_without_the_policy_count(site: Site) -> None:
     assert released(site.go()) == {"3": ("n3", "n4"), "4": ("n3", "n4")}
 
 
+def test_a_third_job_on_a_node_is_left_alone(site: Site) -> None:
+    """Slurm may share nodes deeper than the policy does: such nodes are not used until that job has ended."""
+    for number in (1, 2, 3):
+        site.submit(number, licences=(), least_nodes=3, cpus=24, limit_min=60)
+        site.start(str(number), "n1", "n2", "n3")
+    site.submit(4, least_nodes=1, cpus=8)
+    assert released(site.go()) == {"4": ("n4",)}
+    controller = site.engine._controller
+    site.go()
+    assert site.engine._controller is controller, "the state is made anew again and again"
+
+    site.submit(5, least_nodes=3, cpus=24, sharing="NO")
+    for number in (1, 2):
+        site.end(str(number))
+    assert site.go() == []
+    site.end("3")
+    assert released(site.go()) == {"5": ("n1", "n2", "n3")}
+
+
 def test_nodes_with_other_jobs_are_not_used(site: Site) -> None:
     """Of another partition, or on a part of a node."""
     site.submit(1, partitions=("other",), sharing="NO")
