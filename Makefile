@@ -11,7 +11,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster slurm-plugin wheel docs lint demo demo-cluster demo-slurm bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster chaos-slurm slurm-plugin wheel docs lint demo demo-cluster demo-slurm bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ test-cluster: $(READY) ## run the tests on clusters of namespaces, as root
 test-slurm: $(READY) ## run the tests with a real Slurm of Debian's packages, as root
 	@scripts/slurm.sh
 	$(PYTEST) -m slurm tests/slurm
+
+chaos-slurm: $(READY) ## kill the daemons of a real Slurm with drom, as root; KILLS (100) and SEED may be set
+	@scripts/slurm.sh
+	$(VENV)/bin/python -m tests.slurm.chaos --kills $(or $(KILLS),100) $(if $(SEED),--seed $(SEED))
 
 chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root; KILLS (500) and SEED may be set
 	$(VENV)/bin/python -m tests.cluster --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
