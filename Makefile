@@ -11,10 +11,10 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm chaos-cluster chaos-slurm slurm-plugin wheel docs lint demo demo-cluster demo-slurm bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-slurm slurm-plugin wheel docs lint demo demo-cluster demo-slurm bench clean
 
 help: ## say what there is (the default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## prepare .venv with drom and its tools; does nothing when nothing changed
 
@@ -70,6 +70,16 @@ test-slurm: $(READY) ## run the tests with a real Slurm of Debian's packages, as
 chaos-slurm: $(READY) ## kill the daemons of a real Slurm with drom, as root; KILLS (100) and SEED may be set
 	@scripts/slurm.sh
 	$(VENV)/bin/python -m tests.slurm.chaos --kills $(or $(KILLS),100) $(if $(SEED),--seed $(SEED))
+
+SUITES ?= trixie sid
+
+test-slurm-new: $(READY) ## run these with newer Slurms, of Debian's SUITES (trixie sid), as root; takes half an hour
+	@scripts/slurm.sh
+	@scripts/slurm_new.sh $(SUITES)
+	@failed=0; for suite in $(SUITES); do \
+	    echo "slurm-new: tests with Slurm of Debian's $$suite"; \
+	    DROM_SLURM_ROOT=build/slurm-new/$$suite/root $(PYTEST) -m slurm tests/slurm --ignore tests/slurm/test_demo.py || failed=1; \
+	done; exit $$failed
 
 chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root; KILLS (500) and SEED may be set
 	$(VENV)/bin/python -m tests.cluster --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))

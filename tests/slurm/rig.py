@@ -25,6 +25,7 @@ from drom.agent.testbed.agent_process import clean_environment
 from drom.scheduler.testbed.namespaces import Network, Process, why_not
 
 from dromlib import native
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,10 @@ T = TypeVar("T")
 HEAD = "head"
 TOOLS = ("munged", "slurmctld", "slurmd", "srun")
 CGROUPS = Path("/sys/fs/cgroup")
+ANOTHER = Path(os.environ["DROM_SLURM_ROOT"]).absolute() if os.environ.get("DROM_SLURM_ROOT") else None
+"""The root folder of another Slurm, whose programs run in it instead of this machine's. See scripts/slurm_new.sh."""
+SHARED = ("/proc", "/sys", "/dev", "/run", "/etc/passwd", "/etc/group", "/etc/hosts")
+"""What programs in such a root share with those outside."""
 NUMBERS = itertools.count(1)
 """Of nodes of this process. Slurm names its control groups after nodes, and all on this machine are in one place."""
 SECONDS = 60.0
@@ -71,7 +76,7 @@ PartitionName=divided Nodes={node} Default=YES MaxTime=INFINITE State=UP OverSub
 PartitionName=shared Nodes={node} MaxTime=INFINITE State=UP OverSubscribe=FORCE:2
 PartitionName=malleable Nodes={node} MaxTime=INFINITE State=UP OverSubscribe=YES:2
 """
-CONSTRAINTS = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainCores=yes\nConstrainRAMSpace=no\n"
+CONSTRAINTS = "CgroupPlugin=cgroup/v1\nConstrainCores=yes\nConstrainRAMSpace=no\n"
 
 
 def reason_to_skip() -> str:
@@ -80,6 +85,8 @@ def reason_to_skip() -> str:
         return why
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         return f"needs {', '.join(missing)}: apt-get install slurmctld slurmd slurm-client munge."
+    if ANOTHER and not ANOTHER.is_dir():
+        return f"needs another Slurm in {ANOTHER}: run 'make test-slurm-new' as root, where packages can be fetched."
     if not os.access(CGROUPS / "cpuset", os.W_OK):
         return "needs the cpuset controller of cgroup version 1."
     return "" if {0, 1} <= os.sched_getaffinity(0) else "needs CPUs 0 and 1."
@@ -125,10 +132,28 @@ class Slurm:
         self._stack.enter_context(self._network)
         node = self._network[self.node]
         node.do("mount", "-t", "tmpfs", "tmpfs", "/run")
+        if ANOTHER:
+            self._mount_shared(ANOTHER)
         self._run(HEAD, "slurmctld", "-D", "-f", str(self.folder / "slurm.conf"))
         self._run(self.node, "slurmd", "-D", "-N", self.node, "-f", str(self.folder / "slurm.conf"))
         self.start_agent()
         self.await_true(lambda: set(self.ask_slurm("sinfo", "-h", "-o", "%t").split()) == {"idle"}, "an idle node")
+
+    def _mount_shared(self, root: Path) -> None:
+        """Mount below the root of another Slurm, on each machine, what its programs share with those outside."""
+        for name in (HEAD, self.node):
+            machine = self._network[name]
+            machine.do("mount", "-t", "tmpfs", "tmpfs", f"{root}/tmp")
+            for path in (self.folder, ROOT):
+                machine.do("mkdir", "-p", f"{root}{path}")
+            for path in (*map(Path, SHARED), self.folder, ROOT):
+                machine.do("mount", "--rbind", str(path), f"{root}{path}")
+        (self.folder / "bin").mkdir()
+        for name in ("scontrol", "squeue"):  # for the agent
+            command = self.folder / "bin" / name
+            words = " ".join(within_root(name))
+            command.write_text(f'#!/bin/sh\nPATH=/usr/sbin:/usr/bin\nexec {words} "$@"\n', encoding="utf-8")
+            command.chmod(0o755)
 
     def _write_configuration(self) -> None:
         about = {"head": HEAD, "node": self.node, "address": "10.99.0.1", "node_address": "10.99.0.2"}
@@ -156,11 +181,13 @@ class Slurm:
         options = ("--runtime-dir", str(self.folder / "agent" / "run"), "--grace", "0.5", "--slurm-limits")
         words = python_command.drom("agent", *options)
         claims = {cpu_locks.VARIABLE: str(self.folder / "claims"), "NUMBA_DISABLE_JIT": "1", "DROM_IGNORE_SLURM": "0"}
-        self.agent = self._run(self.node, *words, name="agent", **claims)
+        claims["PATH"] = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        self.agent = self._run(self.node, *words, name="agent", inside=False, **claims)
         self.await_true(lambda: self.log("agent").count(" event=ready ") > ready, "the agent")
 
-    def _run(self, machine: str, *words: str, name: str = "", **more: str) -> Process:
+    def _run(self, machine: str, *words: str, name: str = "", inside: bool = True, **more: str) -> Process:
         log = self.folder / "log" / f"{name or words[0]}.out"
+        words = within_root(*words) if inside else words
         process = Process(self._network[machine], words, log, self._environment | more)
         self._stack.callback(_end, process)
         return process
@@ -174,7 +201,7 @@ class Slurm:
 
     def ask_slurm(self, *words: str) -> str:
         """Run a command of Slurm on the head and return its output; again while slurmctld does not answer."""
-        command = self._network[HEAD].within(*words)
+        command = self.on_head(*words)
 
         def done() -> subprocess.CompletedProcess[str] | None:
             ran = subprocess.run(
@@ -186,7 +213,7 @@ class Slurm:
 
     def on_head(self, *words: str) -> list[str]:
         """Return the command line that runs a command on the head."""
-        return self._network[HEAD].within(*words)
+        return self._network[HEAD].within(*within_root(*words))
 
     def start(
         self, name: str, partition: str = "divided", cpus: int = 1, *, plain: bool = False, minutes: int = 60
@@ -207,7 +234,7 @@ class Slurm:
 
     def srun(self, *words: str, user: str = "", **more: str) -> subprocess.CompletedProcess[str]:
         """Run srun with these words to its end, with more variables of the environment."""
-        command = self._network[HEAD].within(*_as_user(user), "srun", *self._usual, *words)
+        command = self.on_head(*_as_user(user), "srun", *self._usual, *words)
         environment = self._environment | more
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False, cwd="/"
@@ -311,6 +338,16 @@ class Slurm:
             assert time.monotonic() < deadline, f"{what}: not within {SECONDS:g} s\n{logs}"
             time.sleep(0.01)
         return found
+
+
+def within_root(*words: str) -> tuple[str, ...]:
+    """Return the words that run a program in the root of the Slurm under test."""
+    return ("chroot", str(ANOTHER), *words) if ANOTHER else words
+
+
+def header_folder() -> Path:
+    """Return the folder of the headers of the Slurm under test, for the compiler."""
+    return ANOTHER.parent / "include" if ANOTHER else Path("/usr/include")
 
 
 def _as_user(name: str) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ import pytest
 
 from dromlib import native
 from tests.slurm.programs import Program, build_program, copy_package, is_touched, variables
-from tests.slurm.rig import Slurm
+from tests.slurm.rig import Slurm, header_folder
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-HEADER = Path("/usr/include/slurm/spank.h")
+HEADER = header_folder() / "slurm" / "spank.h"
 PLUGIN = "optional {folder}/build/spank_drom.so drom_run={folder}/package/bin/drom-run runtime_dir={folder}/agent/run"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 SHOW = ("sh", "-c", "env | sort")
@@ -48,7 +48,8 @@ def slurm_with_plugin(
         folder = Path(name)
         folder.chmod(0o755)
         plugin = folder / "build" / "spank_drom.so"
-        subprocess.run([ROOT / "contrib/slurm/build.sh", plugin], check=True, env={"CFLAGS": "-Werror", "PATH": PATH})
+        flags = {"CFLAGS": f"-Werror -isystem {header_folder()}", "PATH": PATH}
+        subprocess.run([ROOT / "contrib/slurm/build.sh", plugin], check=True, env=flags)
         copy_package(folder)
         build_program(folder)
         prepare(folder)
