@@ -38,8 +38,9 @@ unpack() { # FOLDER: unpack what was downloaded as a root folder, and name the p
     touch "$root"/etc/{passwd,group,hosts} # the tests mount this machine's there
     printf '%s: files\n' passwd group hosts >"$root/etc/nsswitch.conf"
     mkdir -p "$root/etc/pam.d"
-    printf '%s required pam_permit.so\n' auth account session >"$root/etc/pam.d/su" # slurmd reads users' environments with it
-    ln -sf su "$root/etc/pam.d/su-l"
+    # slurmd reads the environment of users with su
+    printf '%s required pam_permit.so\n' auth account password session >"$root/etc/pam.d/other"
+    for name in su su-l; do ln -sf other "$root/etc/pam.d/$name"; done
     mkdir "$1/include"
     ln -s ../root/usr/include/slurm "$1/include/slurm"
     mv "$root" "$1/root"
