@@ -10,8 +10,12 @@ runtime_dir=/run/drom
 drom_run=/usr/local/bin/drom-run
 deadline=30
 
-# Tasks of steps only: a batch script is no task, and srun in it inherits the variable.
-[ -n "${DROM_MALLEABLE:-}" ] && [ -n "${SLURM_STEP_ID:-}" ] || exit 0
+# Tasks of steps only: a batch script is no task, and srun in it inherits the variable. Its step has no number, or, from Slurm
+# 26.05 on, a negative one.
+[ -n "${DROM_MALLEABLE:-}" ] || exit 0
+case ${SLURM_STEP_ID:-} in
+'' | *[!0-9]*) exit 0 ;;
+esac
 
 min=${DROM_MALLEABLE%%:*}
 max=${DROM_MALLEABLE#*:}

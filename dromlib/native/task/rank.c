@@ -78,7 +78,7 @@ static uint32_t tasks_on_node(const char *text, uint32_t node)
     return 0;
 }
 
-/* A batch script has SLURM_LOCALID too, but only srun sets the step's variables. */
+/* A batch script has SLURM_LOCALID too, and in newer Slurms SLURM_STEP_ID, but only srun counts the tasks of the step. */
 static bool try_srun(struct rank *rank)
 {
     uint32_t node;
