@@ -112,13 +112,13 @@ def test_a_released_job_can_be_taken_back(site: Slurm) -> None:
 
 
 def test_a_guest_starts_beside_its_mate_ahead_of_an_earlier_job(site: Slurm) -> None:
-    """The earlier job shares no cores and waits for the whole node; the guest's nice value puts it first."""
+    """The earlier job waits for the mate's end, which the guest outlasts; the guest's nice value puts it first."""
     mate, guest = Program(site, "mate"), Program(site, "guest")
     malleable = ("-p", "malleable", "--malleable=1:2")
-    one = site.submit(f"srun {' '.join(mate.words)}", *malleable)
+    one = site.submit(f"srun {' '.join(mate.words)}", *malleable, "-t", "60")
     site.await_true(lambda: site.ranks() == {f"slurm-{one}": ["0-1"]}, "both CPUs for the mate")
-    rigid = site.submit("sleep 1000", "-p", "malleable")
-    two = site.submit(f"srun {' '.join(guest.words)}", *malleable, *GATED)
+    rigid = site.submit("sleep 1000", "-p", "malleable", "-t", "60")
+    two = site.submit(f"srun {' '.join(guest.words)}", *malleable, *GATED, "-t", "300")
     update(site, two, *RELEASED, f"reqnodelist={site.node}")
 
     site.await_true(lambda: site.ranks() == {f"slurm-{one}": ["0"], f"slurm-{two}": ["1"]}, "a CPU for each job")
