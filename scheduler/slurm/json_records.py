@@ -153,7 +153,9 @@ def _memory(row: dict[str, Any]) -> str:
     """Return the memory for a node, or for a CPU with a c, as squeue prints it."""
     per_cpu = _value(row, "memory_per_cpu", _number)
     per_node = _value(row, "memory_per_node", _number)
-    return f"{per_cpu}Mc" if per_cpu else f"{per_node or 0}M"
+    if per_cpu:
+        return f"{per_cpu}Mc"
+    return f"{per_node}M" if per_node else "0"
 
 
 def _value(row: dict[str, Any], key: str, read: Callable[[Any], Any]) -> Any:  # noqa: ANN401

@@ -10,8 +10,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.scheduler.slurm import json_records
 from drom.scheduler.slurm.reader import Reader
 
+from tests.scheduler.slurm.test_json_records import common
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -71,6 +73,28 @@ def test_jobs_and_nodes_of_a_running_slurm_are_read(slurm: Slurm, tmp_path: Path
     assert (node.cpus, node.cores, node.partitions) == (2, 2, ("divided", "shared", "malleable"))
     assert [one.oversubscribe for one in reader.partitions().records] == ["NO", "FORCE:2", "YES:2"]
     assert (reader.licences(), reader.reservations()) == (((), ()), ((), ()))
+
+
+def test_json_and_text_of_a_running_slurm_agree(slurm: Slurm, tmp_path: Path) -> None:
+    """Jobs that wait, and the node, read from both; a job's reason and its sharing have other words in JSON."""
+    for options in (("-H", "-t", "90"), ("-H", "--array", "1-3%2"), ("--begin", "now+1hour", "--nice=7")):
+        slurm.submit("true", "-J", "waits", *options)
+    reader = Reader(environment(slurm, tmp_path / "bin"))
+    text = [common(job) for job in reader.jobs().records if job.name == "waits"]
+    jobs = json_records.parse_jobs(slurm.ask_slurm("squeue", "--states=all", "--json"))
+    nodes = json_records.parse_nodes(slurm.ask_slurm(*list_nodes(slurm), "--json"))
+    read_nodes = reader.nodes()
+    slurm.cancel_all()
+
+    assert (len(text), jobs.faults) == (3, ())
+    assert sorted((common(job) for job in jobs.records if job.name == "waits"), key=repr) == sorted(text, key=repr)
+    assert nodes == read_nodes
+
+
+def list_nodes(slurm: Slurm) -> tuple[str, ...]:
+    """Return the command of this version that prints nodes as JSON."""
+    is_old = slurm.ask_slurm("sinfo", "--version").split()[-1].startswith("22.")
+    return ("sinfo",) if is_old else ("scontrol", "show", "nodes")
 
 
 @pytest.mark.parametrize("missing", ["munge", "slurmctld"])
