@@ -73,7 +73,7 @@ chaos-slurm: $(READY) ## kill the daemons of a real Slurm with drom, as root; KI
 
 SUITES ?= trixie sid
 
-test-slurm-new: $(READY) ## run these with newer Slurms, of Debian's SUITES (trixie sid), as root; takes half an hour
+test-slurm-new: $(READY) ## run these with newer Slurms, of Debian's SUITES (trixie sid), as root
 	@scripts/slurm.sh
 	@scripts/slurm_new.sh $(SUITES)
 	@failed=0; for suite in $(SUITES); do \
