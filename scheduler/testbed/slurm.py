@@ -164,7 +164,7 @@ class SlurmCluster:
             text += _NODE.format(name=name, address=self._network[name].address, cores=self.cores)
         text += self._settings.replace("{nodes}", ",".join(self.names))
         (self.folder / "slurm.conf").write_text(text, encoding="utf-8")
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", encoding="utf-8")
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n", encoding="utf-8")
         (self.folder / "plugstack.conf").write_text(self._plugstack, encoding="utf-8")
 
     def _start_munged(self) -> None:
