@@ -130,6 +130,8 @@ class ForeignJobs:
 
     def look(self, now: float) -> bool:
         """Look if that is due, at `now` (seconds of CLOCK_MONOTONIC); return whether `cpus` or `left` have changed."""
+        if now < self._due and not (self.cpus or self.left):
+            return False
         known = {job.batch_job for job in self._node.jobs.values()} - {""}
         before = self.cpus, self.left
         if now >= self._due:
