@@ -193,19 +193,19 @@ class SlurmCluster:
         """Start the agent of a node with `more` options, and wait until it is ready."""
         claims = self.folder / "claims" / name
         claims.mkdir(parents=True, exist_ok=True)
-        ready = self.log(f"agent-{name}.out").count(" event=ready ")
+        ready = self.output_of(f"agent-{name}.out").count(" event=ready ")
         words = python_command.drom("agent", "--emulate", f"pack:1 core:{self.cores} pu:1", *more)
         variables = {cpu_locks.VARIABLE: str(claims), "NUMBA_DISABLE_JIT": "1", "DROM_RUNTIME_DIR": str(RUN)}
         self.agents[name] = self.run_on(name, *words, log=f"agent-{name}.out", **variables)
-        self.await_true(lambda: self.log(f"agent-{name}.out").count(" event=ready ") > ready, f"the agent of {name}")
+        self.await_true(lambda: self.output_of(f"agent-{name}.out").count(" event=ready ") > ready, f"the agent of {name}")
 
     def run_on(self, machine: str, *words: str, log: str = "", **variables: str) -> Process:
         """Start a command on a machine, with its output in the file `log` of the folder of logs."""
         path = self.folder / "log" / (log or f"{words[0]}.out")
         return Process(self._network[machine], words, path, self._environment | variables)
 
-    def log(self, name: str) -> str:
-        """Return the contents of a log; empty if there is none yet."""
+    def output_of(self, name: str) -> str:
+        """Return what was written to a file in the folder of logs; empty if there is none yet."""
         path = self.folder / "log" / name
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -213,14 +213,14 @@ class SlurmCluster:
     def decided(self, partition: str, *options: str) -> Iterator[Process]:
         """Run `drom slurm` for a partition in the block. Raises `MachineError` if it does not start."""
         words = python_command.drom("slurm", "--partition", partition, "--state", str(self.folder / "gate"), *options)
-        ready = self.log("daemon").count(" event=ready ")
+        ready = self.output_of("daemon").count(" event=ready ")
         daemon = self.run_on(HEAD, *words, log="daemon", NUMBA_DISABLE_JIT="1")
         try:
             self.await_true(
-                lambda: self.log("daemon").count(" event=ready ") > ready or daemon.poll() is not None, "drom slurm"
+                lambda: self.output_of("daemon").count(" event=ready ") > ready or daemon.poll() is not None, "drom slurm"
             )
             if daemon.poll() is not None:
-                msg = f"drom slurm did not start: {self.log('daemon').strip().splitlines()[-1]}"
+                msg = f"drom slurm did not start: {self.output_of('daemon').strip().splitlines()[-1]}"
                 raise MachineError(msg)
             yield daemon
         finally:

@@ -79,7 +79,7 @@ def test_jobs_start_where_the_policy_wants_them(site: SlurmCluster) -> None:
     assert len({*map(str, (nodes(site, number) for number in long))}) == 3
     assert (
         f"event=slurm_released job={guest} nodes={node} mates={next(n for n in long if nodes(site, n) == [node])}"
-        in site.log("daemon")
+        in site.output_of("daemon")
     )
 
 
@@ -147,7 +147,7 @@ def test_a_dry_run_says_what_would_start(site: SlurmCluster) -> None:
         words = python_command.drom("slurm", "--partition", "main", "--dry-run")
         forecast = site.run_on(HEAD, *words, log="forecast", NUMBA_DISABLE_JIT="1")
         site.await_true(lambda: forecast.poll() is not None, "the forecast")
-        said = site.log("forecast")
+        said = site.output_of("forecast")
         assert states(site)[guest] == "PENDING"
     assert f"\n{guest}" in said
     assert "1 of 1 waiting job would start now, 1 of them beside running jobs." in said

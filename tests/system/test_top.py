@@ -128,6 +128,7 @@ def test_the_cpus_of_a_task_are_whole_on_every_terminal(tmp_path: Path, start: P
     """`drom ps` cuts names before CPUs, and continues a long list; `drom top` marks what it cuts, and has the count."""
     with start_agent(tmp_path, "--emulate", "pack:2 core:64") as agent:
         start.start(*agent.run("--job", "a-job-with-a-rather-long-name", "--", "sleep", "1000"))
+        wait_until(lambda: [row["applied"] for row in agent.tasks().values()] == ["0-127"], agent.tasks)
         start.start(*agent.run("--job", "b", "--", "sleep", "1000"))
         wait_until(lambda: {row["applied"] for row in agent.tasks().values()} == {"0-63", "64-127"}, agent.tasks)
         shown = has(r"^a-job.* 64 +0-63\b", r"^b .* 64 +64-127\b")
