@@ -193,11 +193,12 @@ class SlurmCluster:
         """Start the agent of a node with `more` options, and wait until it is ready."""
         claims = self.folder / "claims" / name
         claims.mkdir(parents=True, exist_ok=True)
-        ready = self.output_of(f"agent-{name}.out").count(" event=ready ")
+        log = f"agent-{name}.out"
+        ready = self.output_of(log).count(" event=ready ")
         words = python_command.drom("agent", "--emulate", f"pack:1 core:{self.cores} pu:1", *more)
         variables = {cpu_locks.VARIABLE: str(claims), "NUMBA_DISABLE_JIT": "1", "DROM_RUNTIME_DIR": str(RUN)}
-        self.agents[name] = self.run_on(name, *words, log=f"agent-{name}.out", **variables)
-        self.await_true(lambda: self.output_of(f"agent-{name}.out").count(" event=ready ") > ready, f"the agent of {name}")
+        self.agents[name] = self.run_on(name, *words, log=log, **variables)
+        self.await_true(lambda: self.output_of(log).count(" event=ready ") > ready, f"the agent of {name}")
 
     def run_on(self, machine: str, *words: str, log: str = "", **variables: str) -> Process:
         """Start a command on a machine, with its output in the file `log` of the folder of logs."""
@@ -217,7 +218,8 @@ class SlurmCluster:
         daemon = self.run_on(HEAD, *words, log="daemon", NUMBA_DISABLE_JIT="1")
         try:
             self.await_true(
-                lambda: self.output_of("daemon").count(" event=ready ") > ready or daemon.poll() is not None, "drom slurm"
+                lambda: self.output_of("daemon").count(" event=ready ") > ready or daemon.poll() is not None,
+                "drom slurm to be ready",
             )
             if daemon.poll() is not None:
                 msg = f"drom slurm did not start: {self.output_of('daemon').strip().splitlines()[-1]}"
