@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.programs.storm import Row, check, deviation, storm
+from tests.support.agents import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,17 +75,19 @@ def test_gromacs(agent: Agent, start: Programs, tmp_path: Path, tell: Callable[[
         return [*launch, *simulate, "-ntomp", str(threads), "-nsteps", steps, "-deffnm", str(tmp_path / name)]
 
     program = start.start(*run("storm", 2, "-1", *agent.run("--job", "p", "--")))
+    log = tmp_path / "storm.log"
+    wait_until(lambda: log.exists() and STEP.search(log.read_text(encoding="utf-8")), program.show)
     applied, bound = storm(agent, program)
     program.process.send_signal(signal.SIGTERM)
     assert program.wait() == STOPPED, program.show()
-    log = (tmp_path / "storm.log").read_text(encoding="utf-8")
-    steps = STEP.findall(log)[-1]
-    energies = [float(ENERGY.findall(log)[-1])]
+    said = log.read_text(encoding="utf-8")
+    steps = STEP.findall(said)[-1]
+    energies = [float(ENERGY.findall(said)[-1])]
     for name, threads in (("alone", 2), ("control", 1)):
         assert start.start(*run(name, threads, steps), OMP_NUM_THREADS=str(threads)).wait() == 0
         energies.append(float(ENERGY.findall((tmp_path / f"{name}.log").read_text(encoding="utf-8"))[-1]))
-    version = re.search(r"GROMACS version: +([\d.]+)", log)
-    assert version, log
+    version = re.search(r"GROMACS version: +([\d.]+)", said)
+    assert version, said
     quantity = f"total energy after {steps} steps"
     stormy, alone, control = energies
     deviations = deviation([control], alone), deviation([stormy], alone)
