@@ -118,7 +118,7 @@ end
 -- Return slurm.SUCCESS, with `shared` set for a malleable job, or slurm.ERROR after telling the user why.
 function drom_submit(job_desc, part_list, submit_uid)
     local value, min, max = malleable_option(job_desc), nil, nil
-    if has_gate(job_desc.licenses) then
+    if has_gate(job_desc.licenses) and submit_uid ~= 0 then
         slurm.log_user("drom: the licence %s is not for users: leave it out.", GATE)
         return slurm.ERROR
     end
@@ -139,7 +139,7 @@ function drom_submit(job_desc, part_list, submit_uid)
             end
         end
     end
-    if gated[partition_of(job_desc, part_list)] and is_plain(job_desc) then
+    if gated[partition_of(job_desc, part_list)] and is_plain(job_desc) and not has_gate(job_desc.licenses) then
         set_gate(job_desc, min, max)
     end
     return slurm.SUCCESS

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.testbed.slurm import write_job_submit
 
 from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LUA = next(filter(None, map(shutil.which, ("lua5.3", "lua5.4", "lua"))), None)
 pytestmark = pytest.mark.skipif(not LUA, reason="needs a Lua interpreter: apt-get install lua5.3.")
@@ -86,3 +91,68 @@ def test_a_minimum_above_the_cpus_of_a_task_is_refused() -> None:
 def test_a_malleable_job_that_cannot_share_is_left_alone(job: str, shared: str, sentence: str) -> None:
     """Its user is told why."""
     assert submitted(job, "1:2") == [f"user: drom: {sentence}", f"submit\t0\t{shared}"]
+
+
+GATE = """
+slurm = {SUCCESS = 0, ERROR = -1, log_user = function(...) print("user: " .. string.format(...)) end}
+assert(dofile(arg[1]) == slurm.SUCCESS)
+local job = {shared = 65534, cpus_per_task = 4, pn_min_memory = 18446744073709551614.0, het_job_offset = 4294967294}
+for name, value in pairs(JOB) do job[name] = value end
+local parts = {other = {flag_default = 0}, main = {flag_default = 1}}
+local status = slurm_job_submit(job, parts, USER)
+print(status, job.licenses, job.admin_comment)
+print(slurm_job_modify({licenses = ""}, {licenses = job.licenses, user_id = 1000}, parts, USER))
+"""
+
+
+def gated(folder: Path, job: str = "", option: str | None = None, user: int = 1000) -> list[str]:
+    """Return what Lua says of a job and of its user's attempt to drop its licences, where main has a gate."""
+    write_job_submit(folder, gated="main")
+    words = f'spank_job_env_size = 1, spank_job_env = {{[0] = "_SLURM_SPANK_OPTION_drom_malleable={option}"}},'
+    script = f"USER = {user}\nJOB = {{{'' if option is None else words} {job}}}\n{GATE}"
+    command = [LUA or "", "-", str(folder / "job_submit.lua")]
+    return subprocess.run(command, input=script, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+REFUSED = "user: drom: the licences of a job that waits for drom_gate stay as they are: cancel it and submit another."
+
+
+@pytest.mark.parametrize(
+    ("job", "option", "licences", "comment"),
+    [
+        ("", None, "drom_gate:1", "nil"),
+        ('licenses = "matlab:2", partition = "main"', "2:8", "matlab:2,drom_gate:1", "drom:malleable=2:8"),
+        ('admin_comment = "x"', "1:2", "drom_gate:1", "x drom:malleable=1:2"),
+        ("", "", "drom_gate:1", "drom:malleable=1:4"),
+    ],
+)
+def test_jobs_of_a_gated_partition_wait_at_the_gate(
+    tmp_path: Path, job: str, option: str | None, licences: str, comment: str
+) -> None:
+    """Also where it is the default one. Their users cannot take them out, and the daemon reads their bounds."""
+    assert gated(tmp_path, job, option) == [f"0\t{licences}\t{comment}", REFUSED, "-1"]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        'partition = "other"',
+        'features = "fast"',
+        'exc_nodes = "n1"',
+        'reservation = "r"',
+        'tres_per_node = "gres/gpu:1"',
+        "het_job_offset = 0",
+    ],
+)
+def test_jobs_that_the_daemon_cannot_place_do_not_wait_at_the_gate(tmp_path: Path, job: str) -> None:
+    """Slurm starts them, and their licences are their users'."""
+    assert gated(tmp_path, job) == ["0\tnil\tnil", "0"]
+
+
+def test_only_root_may_ask_for_the_gate(tmp_path: Path) -> None:
+    """It gets one of it."""
+    told = "user: drom: the licence drom_gate is not for users: leave it out."
+    asked = 'licenses = "a:1,drom_gate:1"'
+
+    assert gated(tmp_path, asked)[:2] == [told, "-1\ta:1,drom_gate:1\tnil"]
+    assert gated(tmp_path, asked, user=0) == ["0\ta:1,drom_gate:1\tnil", "0"]
