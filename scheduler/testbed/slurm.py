@@ -77,6 +77,8 @@ def why_no_slurm() -> str:
     """Return a sentence with the reason why there can be no Slurm here; empty if there can."""
     if reason := why_not():
         return reason
+    if not (_CONTRIB / "build.sh").exists():
+        return "a cluster with Slurm needs the sources of drom, which are not installed: run make demo-slurm in them."
     missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
     if not HEADER.exists():
         missing.append("libslurm-dev")
