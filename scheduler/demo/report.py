@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ from drom.scheduler.analysis import comparison, plots, results
 from drom.scheduler.demo import story
 from drom.scheduler.live import accounting
 from drom.workloads.errors import WorkloadError
+from drom.workloads.files import json_text
+
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from drom.agent.cli.console import Console
@@ -40,6 +44,24 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+def demonstrate(play: Callable[[], dict[str, Any]], *, as_json: bool) -> int:
+    """Run a demonstration and return the exit status: 0 if it found no `problems`, else 1.
+
+    What `play` returns is printed if `as_json`; failures of drom and of the machine are sentences.
+    """
+    try:
+        with ended_by_signals():
+            value = play()
+    except (DromError, FileNotFoundError) as error:
+        sys.stderr.write(f"drom: {error}\n")
+        return 1
+    if as_json:
+        sys.stdout.write(json_text(value) + "\n")
+    for problem in value["problems"]:
+        sys.stderr.write(f"drom: {problem}\n")
+    return 1 if value["problems"] else 0
 
 
 def account_of(history: dict[str, Any], title: str, out: Path, paper: Console) -> dict[str, Any]:

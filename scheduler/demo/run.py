@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,6 @@ from drom.scheduler.demo.jobs import CORES, MIX
 from drom.scheduler.demo.play import DemoRun
 from drom.scheduler.testbed import namespaces
 from drom.scheduler.testbed.cluster import HEAD, Cluster, build_ring, why_no_mpi
-from drom.workloads.files import json_text
-
-from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from drom.scheduler.demo.play import Outcome
@@ -34,15 +30,10 @@ VERDICT = (
 
 def run(out: Path, *, as_json: bool) -> int:
     """Run the demonstration, with results below `out`. Return the exit status: 0 if no errors were found, else 1."""
-    try:
-        with report.ended_by_signals():
-            return _run(out, as_json=as_json)
-    except (DromError, FileNotFoundError) as error:
-        sys.stderr.write(f"drom: {error}\n")
-        return 1
+    return report.demonstrate(lambda: _run(out, as_json=as_json), as_json=as_json)
 
 
-def _run(out: Path, *, as_json: bool) -> int:
+def _run(out: Path, *, as_json: bool) -> dict[str, Any]:
     if reason := namespaces.why_not() or why_no_mpi():
         raise namespaces.MachineError(reason)
     results.prepare(out)
@@ -70,11 +61,7 @@ def _run(out: Path, *, as_json: bool) -> int:
     if not value["problems"]:
         looks = sum(run["looks"] for run in value["runs"].values())
         paper.write("\n" + paper.ink(VERDICT.format(looks=looks), "1;32") + "\n")
-    if as_json:
-        sys.stdout.write(json_text(value) + "\n")
-    for problem in value["problems"]:
-        sys.stderr.write(f"drom: {problem}\n")
-    return 1 if value["problems"] else 0
+    return value
 
 
 def _play(folder: Path, policy: str, program: Path, paper: Console) -> Outcome:

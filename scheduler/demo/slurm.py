@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,9 +16,6 @@ from drom.scheduler.demo.slurm_play import SlurmRun
 from drom.scheduler.testbed.cluster import build_ring, why_no_mpi
 from drom.scheduler.testbed.namespaces import MachineError
 from drom.scheduler.testbed.slurm import SlurmCluster, build_plugin, plugin_line, why_no_slurm, write_job_submit
-from drom.workloads.files import json_text
-
-from dromlib.errors import DromError
 
 SCHEMA_VERSION = 1
 NODES = 4
@@ -49,15 +45,10 @@ VERDICT = (
 
 def run(out: Path, *, as_json: bool) -> int:
     """Run the demonstration, with results below `out`. Return the exit status: 0 if no errors were found, else 1."""
-    try:
-        with report.ended_by_signals():
-            return _run(out, as_json=as_json)
-    except (DromError, FileNotFoundError) as error:
-        sys.stderr.write(f"drom: {error}\n")
-        return 1
+    return report.demonstrate(lambda: _run(out, as_json=as_json), as_json=as_json)
 
 
-def _run(out: Path, *, as_json: bool) -> int:
+def _run(out: Path, *, as_json: bool) -> dict[str, Any]:
     if reason := why_no_slurm() or why_no_mpi():
         raise MachineError(reason)
     results.prepare(out)
@@ -93,8 +84,4 @@ def _run(out: Path, *, as_json: bool) -> int:
     if not value["problems"]:
         looks = sum(run["looks"] for run in value["runs"].values())
         paper.write("\n" + paper.ink(VERDICT.format(looks=looks, **ratios), "1;32") + "\n")
-    if as_json:
-        sys.stdout.write(json_text(value) + "\n")
-    for problem in value["problems"]:
-        sys.stderr.write(f"drom: {problem}\n")
-    return 1 if value["problems"] else 0
+    return value

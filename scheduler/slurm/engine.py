@@ -201,9 +201,12 @@ class Engine:
 
     def _share(self, residents: list[str], name: str) -> int:
         """Return the cores that the agent of a node gives to one of its residents, the owner of the node first."""
-        cores = self._controller.cores
-        guest = int(cores * self._policy.options.get("sharing_factor", 0.5)) if len(residents) > 1 else 0
-        return cores - guest if name == residents[0] else guest
+        guest = self._guest_cores() if len(residents) > 1 else 0
+        return self._controller.cores - guest if name == residents[0] else guest
+
+    def _guest_cores(self) -> int:
+        """Return the cores of a node that its owner gives up for a guest."""
+        return int(self._controller.cores * self._policy.options.get("sharing_factor", 0.5))
 
     def _follow(self, seen: Mapping[str, Job], now: float) -> None:
         """Report starts and ends to the policy, and the jobs that do not wait at the gate any more."""
@@ -260,9 +263,8 @@ class Engine:
     def _request(self, job: Job) -> JobRequest:
         """Return a job as the policy sees it. Jobs that do not share, or cannot use less, are rigid."""
         seconds = ENDLESS if job.limit_min is None else max(60, 60 * job.limit_min)
-        guest = int(self._controller.cores * self._policy.options.get("sharing_factor", 0.5))
         tasks = -(-max(1, job.tasks) // job.least_nodes)
-        can_share = job.shares and job.malleable is not None and job.malleable[0] * tasks <= guest
+        can_share = job.shares and job.malleable is not None and job.malleable[0] * tasks <= self._guest_cores()
         group = ",".join(sorted(job.requested_nodes)) or ANYWHERE
         return JobRequest(job.least_nodes, seconds, MALLEABLE if can_share else RIGID, 0, group)
 

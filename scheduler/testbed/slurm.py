@@ -133,8 +133,7 @@ class SlurmCluster:
             with suppress(subprocess.TimeoutExpired):
                 process.end(signal.SIGKILL)
         for name in self.names:
-            for group in sorted(_CGROUPS.glob(f"*/slurm_{name}/**/"), key=lambda path: -len(path.parts)):
-                self.await_true(partial(_is_removed, group), f"{group} to be empty")
+            remove_groups(name)
 
     def _start(self) -> None:
         for name in ("munge", "state", "spool", "log", "work", "tmp"):
@@ -142,7 +141,7 @@ class SlurmCluster:
         for name in ("state", "log"):
             shutil.chown(self.folder / name, "slurm")
         self.work.chmod(0o1777)
-        self._start_munged()
+        self._stack.enter_context(munged(self.folder / "munge"))
         self._stack.enter_context(self._network)
         self._write_configuration()
         for name in self.names:
@@ -168,17 +167,6 @@ class SlurmCluster:
         (self.folder / "slurm.conf").write_text(text, encoding="utf-8")
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n", encoding="utf-8")
         (self.folder / "plugstack.conf").write_text(self._plugstack, encoding="utf-8")
-
-    def _start_munged(self) -> None:
-        folder = self.folder / "munge"
-        (folder / "key").write_bytes(os.urandom(1024))
-        (folder / "key").chmod(0o400)
-        files = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
-        words = ["munged", "--foreground", "--force", f"--socket={folder / 'socket'}", *files]
-        munged = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        self._stack.callback(munged.wait)
-        self._stack.callback(munged.terminate)
-        self.await_true((folder / "socket").exists, "munged")
 
     # --- daemons ---
 
@@ -274,13 +262,7 @@ class SlurmCluster:
 
     def await_true(self, look: Callable[[], T | None], what: str) -> T:
         """Look until something is true, and return it. Raises `MachineError` if it takes too long."""
-        deadline = time.monotonic() + PATIENCE
-        while not (found := look()):
-            if time.monotonic() > deadline:
-                msg = f"gave up waiting for {what}; {self.folder / 'log'} has the logs."
-                raise MachineError(msg)
-            time.sleep(LOOK)
-        return found
+        return _await(look, f"{what}; {self.folder / 'log'} has the logs")
 
 
 def write_job_submit(folder: Path, *, gated: str) -> None:
@@ -304,6 +286,38 @@ def build_plugin(folder: Path) -> Path:
 def plugin_line(plugin: Path, deadline: int) -> str:
     """Return the line of plugstack.conf for the plugin; its tasks wait `deadline` seconds at most."""
     return f"required {plugin} drom_run={native.run_path()} runtime_dir={RUN} deadline={deadline}\n"
+
+
+@contextmanager
+def munged(folder: Path) -> Iterator[None]:
+    """Run munged in the block, with a new key; its socket is `socket` in the folder. Raises `MachineError`."""
+    (folder / "key").write_bytes(os.urandom(1024))
+    (folder / "key").chmod(0o400)
+    files = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
+    words = ["munged", "--foreground", "--force", f"--socket={folder / 'socket'}", *files]
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        _await((folder / "socket").exists, "munged")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def remove_groups(node: str) -> None:
+    """Remove the control groups of a node of Slurm once they are empty. Raises `MachineError`."""
+    for group in sorted(_CGROUPS.glob(f"*/slurm_{node}/**/"), key=lambda path: -len(path.parts)):
+        _await(partial(_is_removed, group), f"{group} to be empty")
+
+
+def _await(look: Callable[[], T | None], what: str) -> T:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            msg = f"gave up waiting for {what}."
+            raise MachineError(msg)
+        time.sleep(LOOK)
+    return found
 
 
 def _is_removed(group: Path) -> bool:

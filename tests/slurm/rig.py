@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +22,7 @@ from drom.agent.ipc import cpu_locks
 from drom.agent.system import python_command
 from drom.agent.testbed.agent_process import clean_environment
 from drom.scheduler.testbed.namespaces import Network, Process, why_not
+from drom.scheduler.testbed.slurm import munged, remove_groups
 
 from dromlib import native
 from tests.support.paths import ROOT
@@ -119,8 +119,7 @@ class Slurm:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        for group in sorted(CGROUPS.glob(f"*/{self._group}/**/"), key=lambda path: -len(path.parts)):
-            self.await_true(partial(_removed, group), f"{group} to be empty")
+        remove_groups(self.node)
 
     def _start(self) -> None:
         for name in ("munge", "state", "spool", "log", "agent", "claims", "work"):
@@ -128,7 +127,7 @@ class Slurm:
         for name in ("state", "log"):
             shutil.chown(self.folder / name, "slurm")
         self._write_configuration()
-        self._start_munged()
+        self._stack.enter_context(munged(self.folder / "munge"))
         self._stack.enter_context(self._network)
         node = self._network[self.node]
         node.do("mount", "-t", "tmpfs", "tmpfs", "/run")
@@ -163,17 +162,6 @@ class Slurm:
         (self.folder / "slurm.conf").write_text(text + self._settings, encoding="utf-8")
         (self.folder / "plugstack.conf").write_text(self._plugstack.format(folder=self.folder), encoding="utf-8")
         (self.folder / "cgroup.conf").write_text(CONSTRAINTS, encoding="utf-8")
-
-    def _start_munged(self) -> None:
-        folder = self.folder / "munge"
-        (folder / "key").write_bytes(os.urandom(1024))
-        (folder / "key").chmod(0o400)
-        files = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
-        words = ["munged", "--foreground", "--force", f"--socket={folder / 'socket'}", *files]
-        munged = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        self._stack.callback(munged.wait)
-        self._stack.callback(munged.terminate)
-        self.await_true((folder / "socket").exists, "munged")
 
     def start_agent(self) -> None:
         """Start the agent of the node, and wait until it is ready."""
@@ -352,12 +340,6 @@ def header_folder() -> Path:
 
 def _as_user(name: str) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={name}", f"--regid={name}", "--clear-groups") if name else ()
-
-
-def _removed(group: Path) -> bool:
-    with contextlib.suppress(OSError):
-        group.rmdir()
-    return not group.exists()
 
 
 def _end(process: Process) -> None:
