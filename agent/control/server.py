@@ -24,7 +24,7 @@ from drom.agent.control.messages import MAX_MESSAGE, MOST_BRACKETS, PROTOCOL, en
 from drom.agent.control.zmtp import PublisherServer, ZmtpServer
 from drom.agent.errors import ControlError, NotYetError
 from drom.agent.model.caller import Caller
-from drom.agent.system.connections import TURN_SECONDS
+from drom.agent.system.connections import MOST_HELD, TURN_SECONDS
 
 from dromlib import signals as events
 
@@ -50,8 +50,8 @@ class Server:
 
     Orders come from this node, and through the `gate` from others. `share` returns how many connections to each socket
     a user of this node may have, `longest` is the most bytes of a request, and `slots` the number of slots with
-    signals. `turn`: see `drom.agent.system.connections.TURN_SECONDS`. Raises `ControlError` if a socket cannot be
-    opened.
+    signals. `most_held` and `turn`: see `MOST_HELD` and `TURN_SECONDS` in `drom.agent.system.connections`.
+    Raises `ControlError` if a socket cannot be opened.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Server:
         share: Callable[[int], int] = lambda _: MOST_CONNECTIONS,
         longest: int = MAX_MESSAGE,
         *,
+        most_held: int = MOST_HELD,
         turn: float = TURN_SECONDS,
         slots: int = 0,
     ) -> None:
@@ -71,7 +72,9 @@ class Server:
             if gate:
                 opened.callback(gate.close)
             self._orders = _open(
-                runtime_dir, "control", lambda path: ZmtpServer(path, mode, b"ROUTER", share, longest, refusal=_crowded)
+                runtime_dir,
+                "control",
+                lambda path: ZmtpServer(path, mode, b"ROUTER", share, longest, most_held=most_held, refusal=_crowded),
             )
             opened.callback(self._orders.end)
             self._signals = _open(runtime_dir, "signals", lambda path: PublisherServer(path, mode, slots, share))

@@ -40,9 +40,9 @@ TURN_SECONDS = 0.0005
 """Seconds after which a turn is over."""
 LOOK = 0.5
 """Seconds between two checks for connections that have taken too long."""
-MOST_HELD = 4 << 20
+MOST_HELD = 2 << 20
 """Most bytes of messages and answers kept for one user at one socket."""
-MOST_IN_ALL = 4 * MOST_HELD
+MOST_IN_ALL = 16 << 20
 """Most bytes kept at one socket for all users together."""
 DISCARDED = 1 << 16
 """Bytes read from a connection before it is refused: closing it with unread bytes would lose the refusal."""

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOST_HELD = 4 << 20
+"""Most bytes of requests and answers kept for one user: lists of thousands of jobs are long."""
 TURN_SECONDS = 0.05
 """Seconds of a turn spent on answers; writing the queue and calling the policy, which follow, may take longer."""
 LONGEST_SLEEP = 1.0
@@ -78,7 +80,9 @@ class Server:
         self.counts = Counts()
         self.counts.faults = self.guard.faults
         self._store = Store(folder, durable=durable)
-        self._clients = server.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, turn=TURN_SECONDS)
+        self._clients = server.Server(
+            folder, 0o666, gates[0], longest=LONGEST_REQUEST, most_held=MOST_HELD, turn=TURN_SECONDS
+        )
         self._desk = AgentServer(folder, log, gates[1])
         self.stored = StoredCluster(self._store, policy, settings, log, counts=self.counts, send=self._desk.send)
         self._orders = UserOrders(self.stored)
