@@ -77,7 +77,7 @@ PURE = (
     "drom.scheduler.engine",
     *(
         f"drom.scheduler.slurm.{name}"
-        for name in ("checks", "configuration", "fields", "json_records", "records", "text_records", "values")
+        for name in ("checks", "configuration", "fields", "json_records", "records", "text_records", "usage")
     ),
 )
 WORLD = ("os", "time", "socket", "select", "selectors", "random", "secrets", "subprocess", "threading", "psutil")

@@ -286,6 +286,9 @@ class Options:
     slurm_limits: bool = _option(
         False, _SWITCH, "Lengthen the time limits of Slurm's jobs by what they lose to other jobs here; takes root."
     )
+    slurm_comments: bool = _option(
+        False, _SWITCH, "Write what Slurm's jobs use of this node's cores into their admin comments; takes root."
+    )
     observe: bool = _option(False, _SWITCH, "Change no mask: only show what the agent would do.")
     log_format: str = _option(
         "logfmt",

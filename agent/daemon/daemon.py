@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from drom.agent.daemon.settings import Settings
-    from drom.agent.execution.slurm_limits import SlurmLimits
+    from drom.agent.execution.slurm_jobs import SlurmJobs
     from drom.agent.model import caller
     from drom.agent.model.jobs import Arrival, Task
     from drom.agent.observe.log import Log
@@ -85,7 +85,7 @@ PARTS = (
     "repairs",
     "scheduler",
     "service_manager",
-    "slurm_limits",
+    "slurm",
     "spreading",
     "widening",
 )
@@ -220,12 +220,13 @@ class Daemon:
             ("pacing", Step(self._look_at_pace)),
             ("scheduler", self.executor),
         )
-        self._limits: SlurmLimits | None = None
-        if self.settings.slurm_limits and not self.settings.observe:  # loaded only where it is used
-            from drom.agent.execution.slurm_limits import SlurmLimits
+        self._slurm: SlurmJobs | None = None
+        limits, comments = self.settings.slurm_limits, self.settings.slurm_comments
+        if (limits or comments) and not self.settings.observe:  # loaded only where it is used
+            from drom.agent.execution.slurm_jobs import SlurmJobs
 
-            self._limits = SlurmLimits(self.node, self.log)
-            self._periodic += (("slurm_limits", self._limits),)
+            self._slurm = SlurmJobs(self.node, self.log, limits=limits, comments=comments)
+            self._periodic += (("slurm", self._slurm),)
         self._look_at_switch()
         if adopted:
             recovery.recover_tasks(self)
@@ -261,8 +262,8 @@ class Daemon:
 
     def _unlock(self, guard: Guard) -> None:
         guard.run("scheduler", self.executor.close)
-        if self._limits:
-            guard.run("slurm_limits", self._limits.close)
+        if self._slurm:
+            guard.run("slurm", self._slurm.close)
         if self._claims:
             guard.run("claims", self._claims.close)
         guard.run("log", self.log.close)

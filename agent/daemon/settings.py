@@ -32,8 +32,9 @@ class Settings:
     declare, in bytes (0: not counted). `reread` returns the machine's present state (None: it never changes). `gate`
     receives orders from other nodes (None: there are none), and `membership` names the scheduler (None: none).
     `cpusets` are the control groups of tasks (None: there are and were none). `history` stores events beyond the
-    agent's life (None: they are not stored). With `slurm_limits` time limits of Slurm's jobs are lengthened,
-    and with `ignore_slurm` the CPUs of those without a program here are handed out.
+    agent's life (None: they are not stored). With `slurm_limits` time limits of Slurm's jobs are lengthened, with
+    `slurm_comments` their admin comments say what they use, and with `ignore_slurm` the CPUs of those without a program
+    here are handed out.
     """
 
     runtime_dir: Path
@@ -57,6 +58,7 @@ class Settings:
     cpusets: TaskCpusets | None = None
     history: EventLog | None = None
     slurm_limits: bool = False
+    slurm_comments: bool = False
     ignore_slurm: bool = False
 
     @property

@@ -145,6 +145,7 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
         history=_history(options),
         slurm_limits=options.slurm_limits,
+        slurm_comments=options.slurm_comments,
         ignore_slurm=options.ignore_slurm,
     )
     placer = CompiledKernel(machine, unit)

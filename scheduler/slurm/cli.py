@@ -72,6 +72,33 @@ def slurm(
 
 
 @app.command()
+def report(
+    jobs: Annotated[bool, typer.Option("--jobs", help="A row for each job instead of each user.")] = False,
+    days: Annotated[float, typer.Option(help="Leave out jobs that ended longer ago.", min=0, max=36500)] = 7.0,
+    state: Annotated[Path, typer.Option(metavar="DIR", help="The folder of drom slurm, with jobs that ended.")] = STATE,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record", help="Also store the jobs that have ended, for a site without the daemon: run this by cron."
+        ),
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Show what Slurm's jobs used: core-hours that they held, lent to other jobs and borrowed from them.
+
+    Agents with slurm_comments write this into admin comments. Jobs that Slurm still has are read from there, others
+    from the folder of drom slurm, where the daemon stores the jobs that end.
+    """
+    from drom.scheduler.slurm.reporting import show_report
+
+    try:
+        show_report(days, state, per_job=jobs, records=record, as_json=json)
+    except SlurmError as error:
+        typer.echo(failure(f"drom: {error}"), err=True)
+        raise typer.Exit(2) from error
+
+
+@app.command()
 def check(
     level: Annotated[
         int,

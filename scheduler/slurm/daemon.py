@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon of `drom slurm`: it looks at Slurm, asks the engine, and has Slurm carry out the orders, again and again.
 
+What jobs that end have used goes into the history.
+
 It keeps nothing from Slurm but the gate. Without it, the gate opens by itself after at most `LEASE_MIN` minutes, and
 Slurm goes on alone.
 """
@@ -13,12 +15,15 @@ from typing import TYPE_CHECKING
 from drom.scheduler.slurm.actor import Actor, Lease
 from drom.scheduler.slurm.engine import Release
 from drom.scheduler.slurm.errors import SlurmError
+from drom.scheduler.slurm.records import ENDED
+from drom.scheduler.slurm.usage import job_uses
 
 if TYPE_CHECKING:
     from threading import Event
 
     from drom.agent.observe.log import Log
     from drom.scheduler.slurm.engine import Engine, Order
+    from drom.scheduler.slurm.history import History
     from drom.scheduler.slurm.reader import Reader
     from drom.scheduler.slurm.store import Store
 
@@ -34,8 +39,10 @@ class Daemon:
     Closes the gate at once. Raises SlurmError if that is not possible.
     """
 
-    def __init__(self, reader: Reader, engine: Engine, store: Store, log: Log, *, interval: float) -> None:
-        self._reader, self._engine, self._store, self._log = reader, engine, store, log
+    def __init__(
+        self, reader: Reader, engine: Engine, store: Store, history: History, log: Log, *, interval: float
+    ) -> None:
+        self._reader, self._engine, self._store, self._history, self._log = reader, engine, store, history, log
         self._actor, self._lease = Actor(reader), Lease(reader)
         self._interval = interval
         self._nodes = reader.nodes()
@@ -55,6 +62,7 @@ class Daemon:
             stop.wait(max(self._interval - took, took * (1 - SHARE_OF_TIME) / SHARE_OF_TIME))
         self._lease.end()
         self._store.close()
+        self._history.close()
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -70,6 +78,7 @@ class Daemon:
         self._store.save(self._engine.sent)  # before Slurm knows
         for order in orders:
             self._carry_out(order)
+        self._history.record(job_uses((job for job in jobs.records if job.states & ENDED), time.time()))
 
     def _carry_out(self, order: Order) -> None:
         try:

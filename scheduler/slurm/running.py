@@ -18,6 +18,7 @@ from drom.scheduler.live.cluster.settings import LIVE
 from drom.scheduler.slurm.daemon import Daemon
 from drom.scheduler.slurm.dry_run import Forecast, forecast
 from drom.scheduler.slurm.engine import Engine
+from drom.scheduler.slurm.history import History
 from drom.scheduler.slurm.reader import Reader
 from drom.scheduler.slurm.store import Store
 
@@ -39,11 +40,11 @@ def run(partition: str, policy: str, choices: Sequence[str], state: Path, interv
         signal.signal(number, lambda *_: stop.set())
     found = _load(policy, choices)
     reader = Reader(os.environ)
-    store = Store(state.absolute())
+    store, history = Store(state.absolute()), History(state.absolute())
     if words := announcement(found):
         log("compiling", text=words)  # the gate is open until the policy can decide
     engine = Engine(found, partition, store.load())
-    daemon = Daemon(reader, engine, store, log, interval=interval)
+    daemon = Daemon(reader, engine, store, history, log, interval=interval)
     log("ready", partition=partition, policy=found.name, pid=os.getpid())
     manager.ready()
     daemon.run(stop)

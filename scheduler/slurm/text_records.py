@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from drom.agent.model import slurm_values as values
 from drom.agent.text import WordError
-from drom.scheduler.slurm import values
 from drom.scheduler.slurm.fields import MISSING, BrokenFieldError, read_field, read_records
 from drom.scheduler.slurm.records import Job, Licence, Node, Partition, Reading, Reservation
 

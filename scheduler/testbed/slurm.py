@@ -26,7 +26,7 @@ from drom.scheduler.testbed.namespaces import PATIENCE, MachineError, Network, P
 from dromlib import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -90,8 +90,8 @@ class SlurmCluster:
 
     The names of the nodes begin with `prefix`, which no other cluster of this machine may have at the same time: Slurm
     names its control groups after nodes. `settings` are more lines of slurm.conf, where {nodes} stands for all nodes,
-    and `plugstack` those of plugstack.conf. `folder` must be readable by all users; its contents stay. Raises
-    `MachineError` with a sentence about what does not work.
+    `plugstack` those of plugstack.conf, and `agents` more options of all agents. `folder` must be readable by
+    all users; its contents stay. Raises `MachineError` with a sentence about what does not work.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class SlurmCluster:
         cores: int = 4,
         settings: str = "",
         plugstack: str = "",
+        agents: Sequence[str] = (),
         prefix: str = "n",
     ) -> None:
         self.folder, self.cores = folder, cores
@@ -110,7 +111,7 @@ class SlurmCluster:
         self.daemons: dict[str, Process] = {}
         """slurmctld by `HEAD`, and slurmd by the name of its node."""
         self.work = folder / "work"
-        self._settings, self._plugstack = settings, plugstack
+        self._settings, self._plugstack, self._agent_options = settings, plugstack, agents
         self._stack = ExitStack()
         self._network = Network(folder, [HEAD, *self.names])
         self._environment = clean_environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -185,7 +186,8 @@ class SlurmCluster:
         claims.mkdir(parents=True, exist_ok=True)
         log = f"agent-{name}.out"
         ready = self.output_of(log).count(" event=ready ")
-        words = python_command.drom("agent", "--emulate", f"pack:1 core:{self.cores} pu:1", *more)
+        emulated = ("--emulate", f"pack:1 core:{self.cores} pu:1")
+        words = python_command.drom("agent", *emulated, *self._agent_options, *more)
         variables = {cpu_locks.VARIABLE: str(claims), "NUMBA_DISABLE_JIT": "1", "DROM_RUNTIME_DIR": str(RUN)}
         self.agents[name] = self.run_on(name, *words, log=log, **variables)
         self.await_true(lambda: self.output_of(log).count(" event=ready ") > ready, f"the agent of {name}")

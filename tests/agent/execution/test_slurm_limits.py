@@ -8,8 +8,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.execution import slurm_limits
-from drom.agent.execution.slurm_limits import LATER, PAUSE, SlurmLimits, first_host, minutes_of
+from drom.agent.execution import slurm_commands
+from drom.agent.execution.slurm_jobs import SlurmJobs
+from drom.agent.execution.slurm_limits import LATER, PAUSE
 from drom.agent.model.jobs import Arrival
 from drom.agent.observe.log import Log
 
@@ -35,10 +36,10 @@ class Stage:
             (folder / name).chmod(0o755)
         self.answer("1:00:00 here")
         node = make_node([1, 2, 4, 8])
-        self.limits = SlurmLimits(node, Log(self.log), host="here")
+        self.jobs = SlurmJobs(node, Log(self.log), limits=True, comments=False, host="here")
         for number in (7, 8):
             node.arrive(Arrival(number, 1, number, f"slurm-{number}", batch_job=f"slurm-{number}"), 0.0)
-        self.limits.run(0.0)
+        self.jobs.run(0.0)
 
     def answer(self, text: str, code: int = 0) -> None:
         """Let squeue answer so."""
@@ -51,9 +52,9 @@ class Stage:
         calls.unlink(missing_ok=True)
 
         def done() -> bool:
-            self.limits.run(now)
-            self.limits._next = 0.0
-            return not self.limits._current
+            self.jobs.run(now)
+            self.jobs._next = 0.0
+            return not self.jobs._commands.is_busy
 
         wait_until(done, self.log.getvalue)
         return calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
@@ -65,7 +66,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     stage = Stage(tmp_path)
     yield stage
-    stage.limits.close()
+    stage.jobs.close()
 
 
 def test_a_job_gets_at_least_what_it_has_lost(stage: Stage) -> None:
@@ -133,34 +134,8 @@ def test_a_node_without_slurms_commands_is_told_so(stage: Stage, monkeypatch: py
 
 def test_a_command_that_hangs_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one runs."""
-    monkeypatch.setattr(slurm_limits, "TIMEOUT", -1.0)
+    monkeypatch.setattr(slurm_commands, "TIMEOUT", -1.0)
     (stage.folder / "squeue").write_text("#!/bin/sh\nexec sleep 1000\n", encoding="utf-8")
     stage.run(100.0)
 
     assert re.findall(r"job=(\S+) reason=\"squeue has not answered", stage.log.getvalue()) == ["slurm-7", "slurm-8"]
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("5:00", 5),
-        ("1:00:00", 60),
-        ("1-02:03:00", 1563),
-        ("0:30", 0),
-        ("UNLIMITED", None),
-        ("NOT_SET", None),
-        ("", None),
-    ],
-)
-def test_a_limit_is_read(text: str, minutes: int | None) -> None:
-    """As squeue writes it."""
-    assert minutes_of(text) == minutes
-
-
-@pytest.mark.parametrize(
-    ("text", "host"),
-    [("n1", "n1"), ("n[01-03,7],m", "n01"), ("rack[1-2]n[4,6-9]", "rack1n4"), ("a,b[1-2]", "a"), ("", "")],
-)
-def test_the_first_host_of_a_list_is_found(text: str, host: str) -> None:
-    """As Slurm shortens lists."""
-    assert first_host(text) == host

@@ -25,9 +25,14 @@ TaskPlugin=task/affinity,task/cgroup
 
 
 def check(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `drom slurm check`."""
+    return drom_slurm("check", *words, path=path)
+
+
+def drom_slurm(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     environ = os.environ | ({"PATH": path} if path is not None else {})
-    command = [sys.executable, "-m", "drom", "slurm", "check", *words]
+    command = [sys.executable, "-m", "drom", "slurm", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environ)
 
 
@@ -93,3 +98,14 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(conf: Path) -> N
     conf.write_text(GOOD.replace("select/cons_tres", "select/\x1b[2J"), encoding="utf-8")
 
     assert "SelectType: select/\\x1b[2J\n" in check("--config", str(conf)).stdout
+
+
+def test_a_report_without_slurm_is_exit_2(tmp_path: Path) -> None:
+    """One sentence says what to do."""
+    done = drom_slurm("report", path=str(tmp_path))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == "drom: there is no command squeue here: install Slurm's client commands (Debian: slurm-client).\n"
+    )

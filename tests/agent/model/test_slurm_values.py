@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from drom.agent.model import slurm_values as values
 from drom.agent.text import WordError
-from drom.scheduler.slurm import values
 
 
 @pytest.mark.parametrize(

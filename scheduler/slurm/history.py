@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ended jobs used, on disk: Slurm itself forgets them after MinJobAge, minutes later."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from drom.agent.model.core_use import CoreUse
+from drom.scheduler.slurm.database import open_database, sentence_of
+from drom.scheduler.slurm.errors import SlurmError
+from drom.scheduler.slurm.usage import JobUse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+FILE = "history.sqlite"
+KEPT = 400 * 86400
+"""Seconds for which a job is kept after its end."""
+_TABLE = """
+    CREATE TABLE IF NOT EXISTS jobs (job TEXT, user TEXT, account TEXT, name TEXT, nodes INT, cpus INT,
+    started INT, ended INT, held REAL, lent REAL, borrowed REAL, PRIMARY KEY (job, started))
+"""
+_INDEX = "CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended)"
+
+
+class History:
+    """The file of ended jobs in `folder`, which is created. Several processes may have it open.
+
+    Raises SlurmError as `open_database`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._file = open_database(self._path, _TABLE, _INDEX)
+        self._recorded: set[tuple[str, int]] = set()
+        """The jobs of the last call that are on disk, so that they are written once."""
+
+    def record(self, uses: Iterable[JobUse]) -> None:
+        """Store the jobs that have ended, all at once; forget those that ended long before. Raises SlurmError."""
+        ended = {(use.job, use.started): use for use in uses if use.ended is not None}
+        new = [use for key, use in ended.items() if key not in self._recorded]
+        if new:
+            oldest = max(use.ended or 0 for use in new) - KEPT
+            rows = [(*use[:-1], *use.used) for use in new]
+            try:
+                self._file.execute("BEGIN IMMEDIATE")
+                self._file.execute("DELETE FROM jobs WHERE ended < ?", (oldest,))
+                self._file.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+                self._file.execute("COMMIT")
+            except sqlite3.Error as error:
+                if self._file.in_transaction:
+                    self._file.rollback()
+                raise SlurmError(sentence_of(self._path, error)) from error
+        self._recorded = set(ended)
+
+    def read(self, since: float) -> list[JobUse]:
+        """Return the jobs that have ended since a time in seconds since 1970, in that order. Raises SlurmError."""
+        try:
+            rows = self._file.execute("SELECT * FROM jobs WHERE ended >= ? ORDER BY ended, job", (since,)).fetchall()
+        except sqlite3.Error as error:
+            raise SlurmError(sentence_of(self._path, error)) from error
+        return [JobUse._make((*row[:8], CoreUse(*row[8:]))) for row in rows]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

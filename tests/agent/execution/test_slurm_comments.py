@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Admin comments of Slurm's jobs say what these use. Slurm's commands are scripts here, real processes."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from drom.agent.execution.slurm_comments import LATER, SETTLE, TURN
+from drom.agent.execution.slurm_jobs import SlurmJobs
+from drom.agent.model.core_use import CoreUse, read_uses
+from drom.agent.model.jobs import Arrival
+from drom.agent.observe.log import Log
+
+from tests.support.agents import wait_until
+from tests.support.nodes import make_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SQUEUE = """#!/bin/sh
+job=$3
+[ -f "$0.error" ] && { cat "$0.error"; exit 1; }
+[ -f "$0.$job" ] || exit 0
+printf 'RUNNING;drom;%s;drom;%s\\n' "$(cat "$0.$job")" "$(cat "$0.$job.comment")"
+"""
+SCONTROL = """#!/bin/sh
+[ -f "$0.error" ] && { cat "$0.error"; exit 1; }
+printf '%s\\n' "${3#admincomment=}" > "${0%/*}/squeue.${2#jobid=}.comment"
+echo "${2#jobid=}" >> "$0.calls"
+"""
+
+
+class Stage:
+    """A node of four cores with an agent, and Slurm as it answers: `running` jobs with their nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = io.StringIO()
+        for name, text in (("squeue", SQUEUE), ("scontrol", SCONTROL)):
+            (folder / name).write_text(text, encoding="utf-8")
+            (folder / name).chmod(0o755)
+        self.node = make_node([1, 2, 4, 8])
+        self.jobs = self.agent()
+
+    def agent(self) -> SlurmJobs:
+        """Return the part of a new agent that writes comments."""
+        return SlurmJobs(self.node, Log(self.log), limits=False, comments=True, host="here")
+
+    def start(self, number: int, now: float, nodes: str = "here", comment: str = "(null)") -> int:
+        """Let Slurm start a job here; return its slot."""
+        (self.folder / f"squeue.{number}").write_text(nodes, encoding="utf-8")
+        (self.folder / f"squeue.{number}.comment").write_text(comment, encoding="utf-8")
+        task, _ = self.node.arrive(Arrival(number, 1, number, f"slurm-{number}", batch_job=f"slurm-{number}"), now)
+        return task.slot
+
+    def end(self, number: int) -> None:
+        """Let Slurm forget a job."""
+        (self.folder / f"squeue.{number}").unlink()
+
+    def fail(self, command: str, text: str) -> None:
+        """Let a command fail with a text, or work again if there is none."""
+        path = self.folder / f"{command}.error"
+        path.write_text(text, encoding="utf-8")
+        if not text:
+            path.unlink()
+
+    def run(self, now: float) -> list[int]:
+        """Go on to this second, until no command is left to run; return the jobs that were written meanwhile."""
+        calls = self.folder / "scontrol.calls"
+        calls.unlink(missing_ok=True)
+
+        def done() -> bool:
+            self.jobs.run(now)
+            self.jobs._next = 0.0
+            return not self.jobs._commands.is_busy
+
+        wait_until(done, self.log.getvalue)
+        return [int(line) for line in calls.read_text(encoding="utf-8").splitlines()] if calls.exists() else []
+
+    def comment(self, number: int) -> str:
+        """Return the comment of a job."""
+        return (self.folder / f"squeue.{number}.comment").read_text(encoding="utf-8").strip()
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Return a stage."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    stage = Stage(tmp_path)
+    yield stage
+    stage.jobs.close()
+
+
+def test_a_word_is_written_when_cores_change(stage: Stage) -> None:
+    """Not at once, as more changes may follow, and not again while nothing changes."""
+    stage.run(0.0)
+    stage.start(7, 0.0)
+    assert stage.run(10.0) == []
+    assert stage.run(10.0 + SETTLE) == [7]
+    assert stage.run(100.0) == []
+    stage.start(8, 100.0)
+    stage.run(110.0)
+    assert stage.run(110.0 + SETTLE) == [7, 8]
+
+    word = read_uses(stage.comment(7))["here"]
+    assert word.cores == CoreUse(2, 2, 0)
+    assert word.total == CoreUse(4 * 100 + 2 * SETTLE, 2 * SETTLE, 0)
+    assert word.at == pytest.approx(time.time(), abs=60)
+    assert read_uses(stage.comment(8))["here"].cores == CoreUse(2, 0, 2)
+
+
+def test_what_others_wrote_is_kept(stage: Stage) -> None:
+    """A comment that is empty for Slurm has no words."""
+    stage.start(7, 0.0, comment="drom:malleable=1:4 by hand")
+    stage.run(0.0)
+    assert stage.run(SETTLE) == [7]
+
+    assert stage.comment(7).startswith("drom:malleable=1:4 by hand drom:use:here=held:")
+
+
+def test_nodes_write_in_turn(stage: Stage) -> None:
+    """A word that another node has overwritten is written again."""
+    stage.start(7, 0.0, nodes="first[1-2],here")
+    stage.run(0.0)
+    assert stage.run(SETTLE) == []
+    assert stage.run(SETTLE + 2 * TURN) == [7]
+    written = SETTLE + 2 * TURN
+    assert stage.run(written + 1) == []
+    (stage.folder / "squeue.7.comment").write_text("drom:use:first1=held:1+1,lent:0+0,borrowed:0+0,at:9")
+    assert stage.run(written + 5 * TURN) == [7]
+
+    assert read_uses(stage.comment(7)).keys() == {"first1", "here"}
+    assert stage.run(written + 100.0) == []
+
+
+def test_a_new_agent_goes_on_with_the_last_word(stage: Stage) -> None:
+    """Until it came, the job had the cores of that word."""
+    at = time.time() - 1000
+    stage.start(7, 0.0, comment=f"drom:use:here=held:5000+3,lent:50+1,borrowed:0+0,at:{at:.0f}")
+    stage.run(0.0)
+    assert stage.run(500.0) == [7]
+
+    total = read_uses(stage.comment(7))["here"].total
+    assert total.held == pytest.approx(5000 + 3 * 500 + 4 * 500, abs=60)
+    assert total.lent == pytest.approx(50 + 500, abs=20)
+
+
+def test_a_job_that_has_ended_is_logged(stage: Stage) -> None:
+    """Its comment stays: Slurm takes none for it."""
+    slot = stage.start(7, 0.0)
+    stage.run(0.0)
+    stage.run(SETTLE)
+    stage.node.ended(slot, 100.0)
+    stage.end(7)
+    stage.run(100.0)
+    assert stage.run(100.0 + SETTLE) == []
+
+    assert re.findall(r"event=slurm_use job=slurm-7 (.*)", stage.log.getvalue()) == [
+        "held_core_s=400.0 lent_core_s=0.0 borrowed_core_s=0.0"
+    ]
+
+
+@pytest.mark.parametrize("text", ["slurm_load_jobs error: Invalid job id specified"])
+def test_a_job_that_slurm_does_not_know_any_more_has_ended(stage: Stage, text: str) -> None:
+    """That is no failure."""
+    slot = stage.start(7, 0.0)
+    stage.run(0.0)
+    stage.run(SETTLE)
+    stage.node.ended(slot, 100.0)
+    stage.fail("squeue", text)
+    stage.run(100.0)
+    stage.run(100.0 + SETTLE)
+
+    assert "event=slurm_use job=slurm-7" in stage.log.getvalue()
+    assert "slurm_failed" not in stage.log.getvalue()
+
+
+def test_a_job_that_runs_again_is_written_again(stage: Stage) -> None:
+    """As after a requeue; what it used before counts."""
+    slot = stage.start(7, 0.0)
+    stage.run(0.0)
+    stage.run(SETTLE)
+    stage.node.ended(slot, 100.0)
+    stage.end(7)
+    stage.run(100.0)
+    stage.run(100.0 + SETTLE)
+    stage.start(7, 200.0, comment=stage.comment(7))
+    stage.run(200.0)
+    assert stage.run(200.0 + SETTLE) == [7]
+
+    assert read_uses(stage.comment(7))["here"].total.held == 400 + 4 * SETTLE
+
+
+def test_a_job_that_ends_while_it_is_written_is_no_failure(stage: Stage) -> None:
+    """Slurm says that it has finished."""
+    stage.start(7, 0.0)
+    stage.run(0.0)
+    stage.fail("scontrol", "Job has already finished for job 7\nslurm_update error: Job has already finished")
+    assert stage.run(SETTLE) == []
+
+    assert "slurm_failed" not in stage.log.getvalue()
+
+
+def test_a_failure_is_logged_and_tried_again(stage: Stage) -> None:
+    """Other failures than the end of a job."""
+    stage.start(7, 0.0)
+    stage.run(0.0)
+    stage.fail("scontrol", "Invalid user id")
+    assert stage.run(SETTLE) == []
+    assert "Invalid user id" in stage.log.getvalue()
+    stage.fail("scontrol", "")
+    assert stage.run(10.0) == []
+    assert stage.run(70.0) == [7]
+
+
+def test_a_node_that_slurm_calls_otherwise_writes_nothing(stage: Stage) -> None:
+    """It looks again later."""
+    stage.start(7, 0.0, nodes="other")
+    stage.run(0.0)
+    assert stage.run(10.0) == []
+    (stage.folder / "squeue.7").write_text("here", encoding="utf-8")
+    assert stage.run(10.0 + LATER - 1) == []
+    assert stage.run(10.0 + LATER) == [7]
