@@ -46,7 +46,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(info, top / info.name)
     inside = top / "tests" / "vm"
     inside.mkdir(parents=True)
-    for script in ("__init__.py", "scenario.py", "shapes.py", "changes.py", "fences.py", "service.py"):
+    for script in ("__init__.py", "scenario.py", "shapes.py", "changes.py", "fences.py", "batch.py", "service.py"):
         shutil.copy(HERE / script, inside)
     (inside.parent / "__init__.py").touch()
     shutil.copytree(HERE.parent / "support", inside.parent / "support")
@@ -176,6 +176,20 @@ def test_each_task_is_fenced_in_by_a_control_group(rig: str, tree: Path) -> None
     (third,), (cpus,) = found["third"]
     assert third == ["task", cpus, [cpus]]
     assert found["without fences"] == ([["home", "", [cpus]]], [])
+
+
+@pytest.mark.timeout(1500)
+def test_jobs_of_slurm_keep_to_their_groups_of_cgroup_v2(rig: str, tree: Path) -> None:
+    """A job has the CPUs of its group; a foreign one keeps its share of those that Slurm gave to two jobs."""
+    lines = run_in(rig, tree, (1, 4, 1, 1), "-m tests.vm.batch")
+    held = {line["look"]: {job: row["held"] for job, row in line["jobs"].items()} for line in lines}
+    assert all(row["threads"] == [row["held"]] for line in lines for row in line["jobs"].values()), lines
+
+    assert held["own"] == {"slurm-7": "0-1"}
+    assert held["beside a foreign job"] in ({"slurm-7": "0-1", "slurm-9": cpu} for cpu in "23")
+    assert held["alone"] == {"slurm-7": "0-1", "slurm-9": "2-3"}
+    assert held["shared"] in ({"slurm-7": "0-1", "slurm-8": a, "slurm-9": b} for a, b in ("23", "32"))
+    assert held["back"] == {"slurm-7": "0-1", "slurm-8": "2-3"}
 
 
 @pytest.mark.timeout(1500)
