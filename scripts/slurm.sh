@@ -3,9 +3,9 @@
 # services stay stopped.
 set -euo pipefail
 
-packages=(munge slurmctld slurmd slurm-client libslurm-dev openmpi-bin libopenmpi-dev)
+packages=(munge slurmctld slurmd slurm-client libslurm-dev openmpi-bin libopenmpi-dev mpich libmpich-dev)
 missing=
-for tool in munged slurmctld slurmd srun mpicc mpirun; do
+for tool in munged slurmctld slurmd srun mpicc mpirun mpicc.openmpi mpicc.mpich; do
     command -v "$tool" >/dev/null || missing=1
 done
 [[ -e /usr/include/slurm/spank.h ]] || missing=1

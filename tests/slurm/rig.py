@@ -208,8 +208,8 @@ class Slurm:
     ) -> None:
         """Start a job of this name that sleeps below `srun drom run`, or below srun alone, in the background."""
         options = ["-p", partition, "-J", name, "-n1", f"-c{cpus}", f"-t{minutes}", "-D", str(self.folder / "work")]
-        run = [str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--job", name, "--"]
-        self._run(HEAD, "srun", *options, *([] if plain else run), "sleep", "1000", name=f"srun-{name}")
+        run = (*self.drom_run[:-1], "--job", name, "--")
+        self._run(HEAD, "srun", *options, *(() if plain else run), "sleep", "1000", name=f"srun-{name}")
 
     def start_outside(self, name: str) -> Process:
         """Start `drom run --job NAME` on the node, outside every job of Slurm, and return its process."""
@@ -227,6 +227,11 @@ class Slurm:
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False, cwd="/"
         )
+
+    @property
+    def drom_run(self) -> tuple[str, ...]:
+        """The words that run a program below the agent of the node."""
+        return (str(native.run_path()), "--runtime-dir", str(self.folder / "agent" / "run"), "--")
 
     @property
     def _usual(self) -> tuple[str, ...]:
@@ -247,6 +252,10 @@ class Slurm:
     def cancel_all(self) -> None:
         """Cancel all jobs, and wait until Slurm and the agent have none."""
         self.ask_slurm("scancel", "--user", "root")
+        self.await_no_jobs()
+
+    def await_no_jobs(self) -> None:
+        """Wait until Slurm and the agent have no job."""
         self.await_true(lambda: not self._jobs(), "the end of all jobs")
 
     def cancel(self, *names: str) -> None:
