@@ -318,6 +318,22 @@ class Slurm:
         """Return the cpuset that Slurm has given a job of this number on the node."""
         return (CGROUPS / "cpuset" / self._group / f"uid_0/job_{number}/cpuset.cpus").read_text().strip()
 
+    def processes_of(self, job: str) -> list[str]:
+        """Return the processes in the control groups of the agent's job slurm-NUMBER, as they are numbered here."""
+        group = CGROUPS / "cpuset" / self._group / "uid_0" / f"job_{job.partition('-')[2]}"
+        found = []
+        for file in group.glob("**/cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found += file.read_text().split()
+        return found
+
+    def start_requeued(self, job: str) -> None:
+        """Start a requeued job at once, which Slurm would start two minutes later."""
+        self.await_true(
+            lambda: self.ask_slurm("squeue", "-h", "-j", job, "-o", "%T").strip() == "PENDING", "the requeue"
+        )
+        self.ask_slurm("scontrol", "update", f"jobid={job}", "starttime=now")
+
     def stop_agent(self) -> None:
         """Stop the agent."""
         self.agent.end(signal.SIGTERM)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
@@ -244,6 +245,49 @@ def test_a_task_that_waits_can_be_cancelled(site: Slurm) -> None:
     site.await_true(lambda: len(site.rows()) == 2, "a task that waits")
     site.cancel("waits")
     site.await_true(lambda: list(site.ranks().values()) == [["0-1"]], "the rigid job alone")
+
+
+def test_a_requeued_job_is_registered_again(site: Slurm) -> None:
+    """The tasks of a malleable job have all CPUs in its second try, in which none of the first is left."""
+    program = Program(site, "requeued")
+    job = site.submit(f"srun {' '.join(program.words)}", "--malleable=1:2", "--requeue")
+    site.await_true(lambda: site.ranks() == {f"slurm-{job}": ["0-1"]}, "both CPUs")
+    (first,) = (row["pid"] for row in site.rows())
+
+    site.ask_slurm("scontrol", "requeue", job)
+    site.await_true(lambda: not site.rows() and not site.processes_of(f"slurm-{job}"), "the end of the first try")
+    site.start_requeued(job)
+    site.await_true(lambda: site.ranks() == {f"slurm-{job}": ["0-1"]}, "both CPUs again")
+    program.await_threads(2)
+    assert first not in [row["pid"] for row in site.rows()]
+
+
+def test_the_cpus_of_a_cancelled_step_go_to_the_other_step(site: Slurm) -> None:
+    """The job goes on with the step that stays, whose program follows."""
+    goes, stays = Program(site, "goes"), Program(site, "stays")
+    steps = [
+        f"srun -J {name} -n1 -c2 --overlap {' '.join(program.words)} &"
+        for name, program in (("goes", goes), ("stays", stays))
+    ]
+    job = site.submit("\n".join([*steps, "wait"]), "--malleable=1:2")
+    site.await_true(lambda: sorted(site.ranks().get(f"slurm-{job}", [])) == ["0", "1"], "one CPU for each step")
+    stays.await_threads(1)
+    named = dict(line.split() for line in site.ask_slurm("squeue", "-h", "-s", "-j", job, "-o", "%j %i").splitlines())
+
+    site.ask_slurm("scancel", named["goes"])
+    site.await_true(lambda: site.ranks() == {f"slurm-{job}": ["0-1"]}, "both CPUs for the step that stays")
+    stays.await_threads(2)
+
+
+def test_a_signal_reaches_an_unmodified_program(site: Slurm) -> None:
+    """A malleable task ends by it as without drom."""
+    ran = site.launch("signalled", "-n1", "-c2", "--malleable=1:2", *Program(site, "signalled").words)
+    job = site.number_of("signalled")
+    site.await_true(lambda: site.ranks() == {f"slurm-{job}": ["0-1"]}, "both CPUs")
+    site.ask_slurm("scancel", "--signal=USR1", job)
+
+    assert site.await_end(ran) == 128 + signal.SIGUSR1
+    site.await_true(lambda: not site.rows(), "the agent to forget the task")
 
 
 def test_steps_of_a_script_are_registered_and_the_script_is_not(site: Slurm) -> None:

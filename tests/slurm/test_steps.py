@@ -57,6 +57,23 @@ def test_an_agent_that_starts_again_knows_the_job(slurm: Slurm) -> None:
 
 
 def test_an_array_is_a_job_for_each_of_its_tasks(slurm: Slurm) -> None:
-    """Slurm numbers each as a job."""
-    slurm.submit("drom-run sleep 1000", "--array=1-2", cpus=1)
-    slurm.await_true(lambda: sorted(map(sorted, slurm.ranks().values())) == [["0"], ["1"]], "two jobs")
+    """Each of two tasks at a time has exactly the CPU that Slurm gave it, also the third, which starts later."""
+    array = slurm.submit("drom-run sleep 1000", "--array=1-3%2", cpus=1)
+    await_tasks(slurm, f"{array}_1", f"{array}_2")
+    slurm.ask_slurm("scancel", f"{array}_1")
+    await_tasks(slurm, f"{array}_2", f"{array}_3")
+
+
+def await_tasks(slurm: Slurm, *names: str) -> None:
+    """Wait until these tasks of an array run and are the only jobs of the agent, each with Slurm's CPU."""
+    query = ("squeue", "-h", "-t", "R", "-o", "%i %A")
+
+    def numbers() -> list[str]:
+        found = dict(line.split() for line in slurm.ask_slurm(*query).splitlines())
+        return [*found.values()] if found.keys() == {*names} else []
+
+    jobs = [f"slurm-{number}" for number in slurm.await_true(numbers, f"{names}")]
+    slurm.await_true(lambda: slurm.ranks().keys() == {*jobs}, f"{jobs}")
+    wanted = {job: [slurm.cpus_of(job.partition("-")[2])] for job in jobs}
+    slurm.await_true(lambda: slurm.ranks() == wanted, f"{wanted}")
+    assert sorted(wanted.values()) == [["0"], ["1"]]
