@@ -33,6 +33,8 @@ PATIENCE = 3.0
 """Seconds in which Slurm has to start a released job, whose nodes it keeps from others meanwhile."""
 PAUSE = 30.0
 """Seconds for which a job that did not start, and the nodes to which it was sent, are left alone."""
+MOST_ATTEMPTS = 2
+"""Releases to nodes on which Slurm does not start a job, before the job is left to Slurm."""
 MOST_TASKS = 64
 """Waiting tasks of one array that the policy sees at a time."""
 ENDLESS = 10 * 365 * 86400
@@ -102,6 +104,8 @@ class Engine:
         self._numbers = itertools.count(1)
         self._paused: dict[str, float] = {}
         """Until when jobs and nodes are left alone, by name."""
+        self._attempts: Counter[str] = Counter()
+        """How often each waiting job was released to nodes in vain, by name."""
         self._excess: set[str] = set()
         """Jobs that run as a third one on a node, of which the policy cannot be told."""
 
@@ -114,6 +118,7 @@ class Engine:
         self._check_nodes(mine)
         seen = dict(itertools.chain.from_iterable(map(_named, jobs)))
         self._paused = {name: until for name, until in self._paused.items() if until > now}
+        self._attempts = Counter({name: count for name, count in self._attempts.items() if _waits(seen.get(name))})
         orders: list[Order] = [*self._take_back(seen, now)]
         if self._is_surprised(seen):
             self._begin_anew(seen)
@@ -122,7 +127,7 @@ class Engine:
         orders += self._admit(seen, now)
         waiting = sorted(
             (known for known in self._jobs.values() if known.phase == WAITING),
-            key=lambda known: (-known.record.priority, known.number),
+            key=lambda known: _rank(known.record),
         )
         self._controller.arrange([known.number for known in waiting])
         orders += self._start(now)
@@ -234,7 +239,10 @@ class Engine:
         return job.waits and job.holds(GATE) and job.priority > 0 and not job.dependency
 
     def _admit(self, seen: Mapping[str, Job], now: float) -> Iterator[Release]:
-        """Report new jobs at the gate to the policy. Those that it could never place are left to Slurm."""
+        """Report new jobs at the gate to the policy. Those that it can never place are left to Slurm.
+
+        So are jobs that Slurm did not start where they were sent: their users may have changed what they ask for.
+        """
         active = Counter(known.record.array for known in self._jobs.values() if known.phase != WAITING)
         for name, job in seen.items():
             if name in self._jobs or name in self._paused or not self._is_ready(job):
@@ -245,7 +253,7 @@ class Engine:
                 if active[job.array] >= most:
                     continue
                 active[job.array] += 1
-            if not self._can_place(job):
+            if not self._can_place(job) or self._attempts[name] >= MOST_ATTEMPTS:
                 self._paused[name] = now + PAUSE
                 yield Release(name, (), _licences(job))
                 continue
@@ -299,11 +307,13 @@ class Engine:
                 if is_sent:
                     self._leave(name, now)
                     self._paused[name] = now + PAUSE
+                    self._attempts[name] += 1
             elif job.waits and not (known and is_sent and now - known.since < PATIENCE):
                 yield TakeBack(name, asked)
                 if known and is_sent:
                     self._paused |= dict.fromkeys((name, *known.nodes), now + PAUSE)
                     self._leave(name, now)
+                    self._attempts[name] += 1
 
 
 def _named(job: Job) -> Iterator[tuple[str, Job]]:
@@ -333,6 +343,15 @@ def _most_at_once(job: Job) -> int | None:
     """Return how many tasks of a job's array may run at once; None if any number may."""
     most = job.tasks_left.partition("%")[2]
     return int(most) if most.isdecimal() else None
+
+
+def _waits(job: Job | None) -> bool:
+    return job is not None and job.waits
+
+
+def _rank(job: Job) -> tuple[int, int, int]:
+    """Return a key that sorts jobs as Slurm does: by priority, and jobs of the same priority by number."""
+    return -job.priority, job.number if job.array is None else job.array, job.task or 0
 
 
 def _demand(job: Job) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.slurm.dry_run import forecast
-from drom.scheduler.slurm.engine import PATIENCE, PAUSE, Asked, Engine, Release, TakeBack
+from drom.scheduler.slurm.engine import MOST_ATTEMPTS, PATIENCE, PAUSE, Asked, Engine, Release, TakeBack
 from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.records import GATE, Job, Node
 
@@ -199,6 +199,48 @@ def test_the_order_is_that_of_slurms_priorities(site: Site) -> None:
     site.jobs["2"] = replace(site.jobs["2"], priority=300)
     site.end("1")
     assert set(released(site.go())) == {"2"}
+
+
+def test_jobs_of_one_priority_are_in_the_order_of_their_numbers(site: Site) -> None:
+    """Tasks of an array have the place of the array, whatever the order in which Slurm lists jobs."""
+    site.submit(1, least_nodes=4, cpus=32)
+    site.go()
+    for number in (9, 7, 3):
+        site.submit(number, least_nodes=4, sharing="NO")
+    site.submit(6, array=6, tasks_left="1-2", least_nodes=4, sharing="NO")
+    assert site.go() == []
+
+    assert site.engine.waiting() == ["3", "6_1", "6_2", "7", "9"]
+
+
+def test_a_job_that_slurm_does_not_start_twice_is_left_to_slurm(site: Site) -> None:
+    """Its user may have changed what the job asks for; it has its own nodes and nice value again by then."""
+    site.submit(1, requested_nodes=("n2", "n3"), licences=((GATE, 1), ("matlab", 1)))
+    for _ in range(MOST_ATTEMPTS):
+        (order,) = site.look(PAUSE)
+        assert order == Release("1", ("n2", "n3"), "matlab:1")
+        site.release(order)
+        assert site.look(PATIENCE) == [TakeBack("1", Asked("drom_gate:1,matlab:1", "n2,n3", 0))]
+        site.submit(1, requested_nodes=("n2", "n3"), licences=((GATE, 1), ("matlab", 1)))
+
+    assert site.look(PAUSE / 2) == []
+    assert site.look(PAUSE) == [Release("1", (), "matlab:1")]
+    site.submit(2)
+    assert set(released(site.go())) == {"2"}
+
+
+def test_attempts_to_start_a_job_are_forgotten_once_it_runs(site: Site) -> None:
+    """A job that is requeued and not started once is released to nodes a second time."""
+    for after in (0, PAUSE):
+        site.submit(1)
+        (order,) = site.look(after)
+        site.release(order)
+        assert len(site.look(PATIENCE)) == 1
+        site.submit(1)
+        assert set(released(site.go(PAUSE))) == {"1"}
+        site.go()
+
+    assert site.jobs["1"].nodes
 
 
 def test_a_job_that_slurm_does_not_start_is_taken_back(site: Site) -> None:
