@@ -71,12 +71,13 @@ class Reader:
         self._environment = kept | {"TZ": "UTC", "LC_ALL": "C"}
         self._patience_s = patience_s
         self._most_bytes = most_bytes
+        self._parser = text_records.JobParser()
 
     def jobs(self) -> Reading[Job]:
         """Return all jobs that slurmctld has, also those that ended less than MinJobAge ago."""
         separator = f"|{secrets.token_hex(8)};"
         words = ("--noheader", "--noconvert", "--states=all", "-O", text_records.job_format(separator))
-        return text_records.parse_jobs(self.command("squeue", *words), separator)
+        return self._parser.parse(self.command("squeue", *words), separator)
 
     def nodes(self) -> Reading[Node]:
         """Return all nodes."""

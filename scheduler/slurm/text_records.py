@@ -88,19 +88,37 @@ def parse_jobs(text: str, separator: str) -> Reading[Job]:
 
     A job with a broken field is left out, with a sentence among the faults.
     """
-    cells = text.split(separator)
-    width = len(JOB_COLUMNS)
-    rows = [cells[at : at + width] for at in range(0, len(cells) - 1, width)]
-    whole = [row for row in rows if len(row) == width]
-    read = read_records(_job, ((f"job {row[0].strip()}", row) for row in whole))
-    if len(cells) % width == 1 and not cells[-1].strip():
-        return read
-    return read._replace(faults=(*read.faults, NOT_ALL))
+    return JobParser().parse(text, separator)
 
 
-def _job(row: list[str]) -> Job:
+class JobParser:
+    """Parses jobs again and again, as `parse_jobs`; rows that it has seen the last time are not parsed anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], Job] = {}
+
+    def parse(self, text: str, separator: str) -> Reading[Job]:
+        """Return the jobs in a text."""
+        cells = text.split(separator)
+        width = len(JOB_COLUMNS)
+        cells[:-1:width] = [cell.lstrip("\n") for cell in cells[:-1:width]]
+        rows = [tuple(cells[at : at + width]) for at in range(0, len(cells) - 1, width)]
+        whole = [row for row in rows if len(row) == width]
+        known, self._known = self._known, {}
+
+        def read(row: tuple[str, ...]) -> Job:
+            job = self._known[row] = known.get(row) or _job(row)
+            return job
+
+        found = read_records(read, ((f"job {row[0].strip()}", row) for row in whole))
+        if len(cells) % width == 1 and not cells[-1].strip():
+            return found
+        return found._replace(faults=(*found.faults, NOT_ALL))
+
+
+def _job(row: tuple[str, ...]) -> Job:
     found: dict[str, Any] = {
-        attribute: read_field(read, cell.lstrip("\n") if field == "JobID" else cell, field)
+        attribute: read_field(read, cell, field)
         for (field, attribute, read), cell in zip(JOB_COLUMNS, row, strict=True)
     }
     return job_of(found, found.pop("task"))

@@ -9,6 +9,7 @@ import pytest
 from drom.scheduler.slurm.records import GATE, Job, Licence, Partition
 from drom.scheduler.slurm.text_records import (
     NOT_ALL,
+    JobParser,
     job_format,
     parse_jobs,
     parse_licences,
@@ -225,3 +226,16 @@ def test_a_slurm_without_licences_or_reservations_has_none() -> None:
     """Slurm says so in words."""
     assert parse_licences("No licenses configured in Slurm.\n") == ((), ())
     assert parse_reservations("No reservations in the system\n") == ((), ())
+
+
+def test_jobs_that_have_not_changed_are_not_parsed_anew() -> None:
+    """The records are the same objects; a changed job is another one, and one that is gone is not kept."""
+    text = recorded("22.05", "squeue.txt")
+    parser = JobParser()
+    first = parser.parse(text, SEPARATOR)
+    again = parser.parse(text.replace(SEPARATOR, "|other;"), "|other;")
+    changed = parser.parse(text.replace("share gate, MIN=1 a b", "changed"), SEPARATOR)
+
+    assert all(one is other for one, other in zip(first.records, again.records, strict=True))
+    assert [job.comment for job in changed.records if job not in first.records] == ["changed"]
+    assert parser.parse("", SEPARATOR) == ((), ())
