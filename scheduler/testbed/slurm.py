@@ -62,7 +62,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=bf_interval=1,sched_min_interval=0,default_queue_depth=1000
+SchedulerParameters=bf_interval=1,bf_resolution=1,sched_min_interval=0,default_queue_depth=1000
 MailProg=/bin/true
 MpiDefault=none
 ReturnToService=2
@@ -90,8 +90,8 @@ class SlurmCluster:
 
     The names of the nodes begin with `prefix`, which no other cluster of this machine may have at the same time: Slurm
     names its control groups after nodes. `settings` are more lines of slurm.conf, where {nodes} stands for all nodes,
-    `plugstack` those of plugstack.conf, and `agents` more options of all agents. `folder` must be readable by
-    all users; its contents stay. Raises `MachineError` with a sentence about what does not work.
+    `plugstack` those of plugstack.conf, and `agent_options` those of each agent. `folder` must be readable by all
+    users; its contents stay. Raises `MachineError` with a sentence about what does not work.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class SlurmCluster:
         cores: int = 4,
         settings: str = "",
         plugstack: str = "",
-        agents: Sequence[str] = (),
         prefix: str = "n",
+        agent_options: Sequence[str] = (),
     ) -> None:
         self.folder, self.cores = folder, cores
         self.names = [f"{prefix}{number}" for number in range(1, nodes + 1)]
@@ -111,7 +111,7 @@ class SlurmCluster:
         self.daemons: dict[str, Process] = {}
         """slurmctld by `HEAD`, and slurmd by the name of its node."""
         self.work = folder / "work"
-        self._settings, self._plugstack, self._agent_options = settings, plugstack, agents
+        self._settings, self._plugstack, self._agent_options = settings, plugstack, agent_options
         self._stack = ExitStack()
         self._network = Network(folder, [HEAD, *self.names])
         self._environment = clean_environment() | {"SLURM_CONF": str(folder / "slurm.conf")}
@@ -203,11 +203,15 @@ class SlurmCluster:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     @contextmanager
-    def decided(self, partition: str, *options: str) -> Iterator[Process]:
-        """Run `drom slurm` for a partition in the block. Raises `MachineError` if it does not start."""
+    def decided(self, partition: str, *options: str, compiled: bool = False) -> Iterator[Process]:
+        """Run `drom slurm` for a partition in the block, with its policy `compiled` or interpreted.
+
+        Raises `MachineError` if it does not start.
+        """
         words = python_command.drom("slurm", "--partition", partition, "--state", str(self.folder / "gate"), *options)
         ready = self.output_of("daemon").count(" event=ready ")
-        daemon = self.run_on(HEAD, *words, log="daemon", NUMBA_DISABLE_JIT="1")
+        variables = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
+        daemon = self.run_on(HEAD, *words, log="daemon", **variables)
         try:
             self.await_true(
                 lambda: self.output_of("daemon").count(" event=ready ") > ready or daemon.poll() is not None,
@@ -267,10 +271,11 @@ class SlurmCluster:
         return _await(look, f"{what}; {self.folder / 'log'} has the logs")
 
 
-def write_job_submit(folder: Path, *, gated: str) -> None:
-    """Write the checkout's job_submit.lua to a folder, with a partition whose jobs wait at the gate."""
-    script = (_CONTRIB / "job_submit.lua").read_text(encoding="utf-8")
-    text = script.replace("local gated = {}", f"local gated = {{ {gated} = true }}", 1)
+def write_job_submit(folder: Path, *, gated: str = "") -> None:
+    """Write the checkout's job_submit.lua to a folder, with the partition, if any, whose jobs wait at the gate."""
+    text = (_CONTRIB / "job_submit.lua").read_text(encoding="utf-8")
+    if gated:
+        text = text.replace("local gated = {}", f"local gated = {{ {gated} = true }}", 1)
     (folder / "job_submit.lua").write_text(text, encoding="utf-8")
 
 

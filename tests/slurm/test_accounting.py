@@ -41,7 +41,7 @@ def site() -> Iterator[SlurmCluster]:
         plugin = plugin_line(build_plugin(folder), 30)
         prefix = f"u{os.getpid()}-"
         with SlurmCluster(
-            folder, nodes=2, settings=SETTINGS, plugstack=plugin, agents=("--slurm-comments",), prefix=prefix
+            folder, nodes=2, settings=SETTINGS, plugstack=plugin, agent_options=("--slurm-comments",), prefix=prefix
         ) as cluster:
             yield cluster
 
