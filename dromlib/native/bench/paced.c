@@ -3,9 +3,12 @@
  *
  *     paced WORK SPEED...          a job of WORK seconds at speed 1; the k-th SPEED is that with k cores of a node
  *     paced --on FILE INDEX        the same job on another of its nodes; the first one starts it there
+ *     paced --task FILE INDEX COUNT WORK SPEED...
+ *                                  the task INDEX, from 0, of COUNT tasks on a node each, which a launcher has started
  *
- * On several nodes (DROM_NODELIST) it starts itself on the others through the agents, as mpirun does its daemons, and the
- * slowest node rules: its work is divided once and for all. It says when it began and when it was done, in unix seconds.
+ * On several nodes (DROM_NODELIST) it starts itself on the others through the agents, as mpirun does its daemons. Tasks of
+ * a launcher such as srun meet in FILE instead, which is theirs alone. The slowest node rules: the work is divided once and
+ * for all. It says when it began and when it was done, in unix seconds.
  * Exit 0: done. 1: no agent, or a node was lost. 2: wrong usage. */
 #include <drom.h>
 #include <errno.h>
@@ -45,13 +48,14 @@ static void leave(int number)
     _exit(128 + number);
 }
 
-/* The cores that each node of the job has now, for all of its processes. */
+/* The cores that each node of the job has now, for all of its processes; then whether the job is over. */
 static atomic_int *open_table(int flags)
 {
+    size_t size = (MOST_NODES + 1) * sizeof(atomic_int);
     int file = open(path, O_RDWR | O_CLOEXEC | flags, 0600);
-    if (file < 0 || ((flags & O_CREAT) && ftruncate(file, MOST_NODES * sizeof(atomic_int))))
+    if (file < 0 || ((flags & O_CREAT) && ftruncate(file, (off_t)size)))
         return NULL;
-    void *table = mmap(NULL, MOST_NODES * sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *table = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     return table == MAP_FAILED ? NULL : table;
 }
@@ -87,19 +91,19 @@ static int start_on(const char *node, int index)
     return child < 0 ? -1 : 0;
 }
 
-static int follow(const char *table, const char *index)
+/* Take part at a node until the job is over: then its processes are ended, or they see it within `look_ms`. */
+static int follow(int index, int flags, int look_ms)
 {
-    snprintf(path, sizeof path, "%s", table);
-    atomic_int *cores = open_table(0);
+    atomic_int *cores = open_table(flags);
     drom *d = drom_attach();
     if (!cores || drom_mode(d) != DROM_RESPONDER)
         return fail("an agent is needed, and the file of the first node.");
-    for (;;) { /* until the job is over, and its processes are ended */
-        take(d, &cores[atoi(index)]);
-        drom_wait(d, -1);
-        if (drom_mode(d) != DROM_RESPONDER)
-            return 0;
+    while (drom_mode(d) == DROM_RESPONDER && !atomic_load(&cores[MOST_NODES])) {
+        take(d, &cores[index]);
+        drom_wait(d, look_ms);
     }
+    drom_detach(d);
+    return 0;
 }
 
 /* The speed of the slowest node; 0 before all have begun. */
@@ -113,24 +117,32 @@ static double speed_of(const double *speeds, int most, atomic_int *cores, int no
     return least;
 }
 
-static int lead(double work, const double *speeds, int most)
+/* Start the program on the other nodes of DROM_NODELIST, and say how many nodes there are; -1 if one cannot be reached. */
+static int start_others(void)
 {
     int nodes = 1;
     char *list = getenv("DROM_NODELIST");
-    snprintf(path, sizeof path, "%s/paced-%ld", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (long)getpid());
-    atomic_int *cores = open_table(O_CREAT | O_EXCL);
+    strtok(list, ",");
+    for (char *node; list && (node = strtok(NULL, ",")) && nodes < MOST_NODES; nodes++)
+        if (start_on(node, nodes))
+            return -1;
+    return nodes;
+}
+
+/* Do the work on `nodes` nodes; with 0, on those that it starts itself on. */
+static int lead(int nodes, double work, const double *speeds, int most)
+{
+    atomic_int *cores = open_table(O_CREAT | (nodes ? 0 : O_EXCL));
     drom *d = drom_attach();
     signal(SIGTERM, leave);
     if (!cores || drom_mode(d) != DROM_RESPONDER) {
         unlink(path);
         return fail("an agent is needed, and a folder for temporary files.");
     }
-    strtok(list, ",");
-    for (char *node; list && (node = strtok(NULL, ",")) && nodes < MOST_NODES; nodes++)
-        if (start_on(node, nodes)) {
-            unlink(path);
-            return fail("the other nodes cannot be reached.");
-        }
+    if (nodes == 0 && (nodes = start_others()) < 0) {
+        unlink(path);
+        return fail("the other nodes cannot be reached.");
+    }
     take(d, &cores[0]);
     double done = 0, began = 0;
     for (double last = seconds(CLOCK_MONOTONIC); done < work;) {
@@ -151,24 +163,44 @@ static int lead(double work, const double *speeds, int most)
             return fail("a node was lost.");
         }
     }
+    atomic_store(&cores[MOST_NODES], 1);
     unlink(path);
     printf("paced: %.3f %.3f\n", began, seconds(CLOCK_REALTIME));
     drom_detach(d);
     return 0;
 }
 
+static int usage(void)
+{
+    fputs("paced: usage: paced [--task FILE INDEX COUNT] WORK SPEED..., each above 0\n", stderr);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
-    double speeds[MOST_NODES] = {0}, work = argc > 2 ? strtod(argv[1], NULL) : 0;
-    if (argc == 4 && !strcmp(argv[1], "--on"))
-        return follow(argv[2], argv[3]);
+    double speeds[MOST_NODES] = {0};
+    int index = 0, count = 0;
+    if (argc == 4 && !strcmp(argv[1], "--on")) {
+        snprintf(path, sizeof path, "%s", argv[2]);
+        return follow(atoi(argv[3]), 0, -1);
+    }
+    if (argc > 5 && !strcmp(argv[1], "--task")) {
+        snprintf(path, sizeof path, "%s", argv[2]);
+        index = atoi(argv[3]);
+        count = atoi(argv[4]);
+        if (index < 0 || index >= count || count > MOST_NODES)
+            return usage();
+        argc -= 4;
+        argv += 4;
+    } else {
+        snprintf(path, sizeof path, "%s/paced-%ld", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (long)getpid());
+    }
+    double work = argc > 2 ? strtod(argv[1], NULL) : 0;
     int most = argc - 2 < MOST_NODES ? argc - 2 : MOST_NODES - 1;
     for (int i = 1; i <= most; i++)
         if ((speeds[i] = strtod(argv[i + 1], NULL)) <= 0)
             work = 0;
-    if (!(work > 0)) {
-        fputs("paced: usage: paced WORK SPEED..., each above 0\n", stderr);
-        return 2;
-    }
-    return lead(work, speeds, most);
+    if (!(work > 0))
+        return usage();
+    return index ? follow(index, O_CREAT, LOOK_MS) : lead(count, work, speeds, most);
 }
