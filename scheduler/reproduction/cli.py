@@ -38,11 +38,16 @@ def sd_policy(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder for results, pictures and a report.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs. Runs on Slurm at once: 3."),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The seed for the models of workloads 1, 2 and 5.")] = 1,
     scale: Annotated[
         list[str] | None,
-        typer.Option(metavar="PART", help="Workload 5: rehearsal, cores, nodes; default: all, which takes hours."),
+        typer.Option(
+            metavar="PART", help="Workload 5: rehearsal, cores, nodes; default: these, which takes hours. Or slurm."
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=30, help="Workload 5: number of seeds of each part.")
@@ -63,7 +68,7 @@ def sd_policy(
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-reproduce-")))
         if numbers == [5]:
-            _run_five(folder, out, {**of_five, "seed": seed, "curves": curves}, as_json=json)
+            _run_five(folder, out, {**of_five, "seed": seed, "curves": curves}, jobs, as_json=json)
             return
         sources = _sources([number for number in numbers if number != 5], log, folder, seed)
         interrupted = _simulate(sources, folder, jobs or len(os.sched_getaffinity(0)))
@@ -194,15 +199,16 @@ def _check_five(numbers: list[int], parts: list[str] | None, curves: str, given:
     if given and numbers != [5]:
         msg = f"--{given[0]} applies to workload 5, which runs alone: add --workload 5."
         raise typer.BadParameter(msg)
-    if not set(parts or ()) <= {"rehearsal", "cores", "nodes"}:
-        raise typer.BadParameter("--scale must be rehearsal, cores or nodes.")
+    if not set(parts or ()) <= {"rehearsal", "cores", "nodes", "slurm"}:
+        raise typer.BadParameter("--scale must be rehearsal, cores, nodes or slurm.")
     if curves not in {"mixed", "ideal"}:
         raise typer.BadParameter("--curves must be mixed or ideal.")
 
 
-def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json: bool) -> None:
-    """Make the remaining runs of workload 5 and print the results."""
+def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], at_once: int | None, *, as_json: bool) -> None:
+    """Make the remaining runs of workload 5, `at_once` of those on Slurm, and print the results."""
     from drom.scheduler.reproduction.sd_policy.real import command
+    from drom.scheduler.reproduction.sd_policy.real.settings import LEVELS
 
     parts = asked.pop("scale") or command.PARTS
     wanted = command.RunSelection(parts, **asked)
@@ -212,7 +218,7 @@ def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], *, as_json:
         long = duration(sum(task.seconds() for task in tasks))
         typer.echo(f"drom: {counted(len(tasks), 'run')} to make, of at least {long} together.", err=True)
     with interruptible("running", kept) as bar:
-        command.make_all(tasks, folder, bar.show)
+        command.make_all(tasks, folder, bar.show, at_once or len(LEVELS))
     with interruptible("simulating", kept) as bar:
         rehearsed = command.rehearse(wanted, folder, bar.show)
     outcomes = [command.outcome(folder, wanted.seed, rehearsed)]

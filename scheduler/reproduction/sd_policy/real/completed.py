@@ -23,12 +23,13 @@ NAME = "run.json"
 
 
 class CompletedRun(NamedTuple):
-    """A run: its task, its result, the seconds that each job lost, and the joules that RAPL counted."""
+    """A run: its task, its result, the seconds that each job lost, the joules that RAPL counted, and its history."""
 
     task: Task
     result: Result
     latencies: Floats
     joules: float | None
+    told: Mapping[str, Any]
 
 
 def folder_of(out: Path, task: Task) -> Path:
@@ -81,7 +82,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _kept(task: Task, value: Mapping[str, Any]) -> CompletedRun:
     told = value["told"]
     said = {int(number): words for number, words in told["said"].items()}
-    return CompletedRun(task, _result(task, told), latencies(told, said), told["joules"])
+    return CompletedRun(task, _result(task, told), latencies(told, said), told["joules"], told)
 
 
 def _result(task: Task, told: Mapping[str, Any]) -> Result:

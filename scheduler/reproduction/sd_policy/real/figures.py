@@ -102,7 +102,7 @@ def latencies(told: Mapping[str, Any], said: Mapping[int, str]) -> Floats:
     found = []
     for job in told["jobs"]:
         words = said.get(job["job"], "").split()
-        if job["state"] == COMPLETED and words[:1] == ["paced:"]:
+        if job["state"] == COMPLETED and words[:1] == ["paced:"] and job["job"] in placed:
             began, done = map(float, words[1:])
             found.append(began - placed[job["job"]] + job["ended"] - done)
     return np.array(found, np.float64)

@@ -9,8 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from drom.scheduler.reproduction.sd_policy.real.settings import (
     FIT,
-    LARGEST,
-    LOAD,
     LONGEST_REQUEST,
     MARGIN,
     NODES,
@@ -39,14 +37,14 @@ def make(scale: Scale, seed: int) -> list[PlannedJob]:
     """Return the jobs of a scale in order of submission."""
     generator, fit, count = np.random.default_rng(seed), FITS[FIT], scale.jobs
     row = applications(np.arange(1, count + 1), seed)
-    model_sizes = sizes(fit, count, min(LARGEST, scale.nodes), generator)
-    largest = np.array([SMALL_NODES if one.nodes == "small" else LARGEST for one in TABLE_2])[row]
+    model_sizes = sizes(fit, count, min(scale.largest, scale.nodes), generator)
+    largest = np.array([SMALL_NODES if one.nodes == "small" else scale.largest for one in TABLE_2])[row]
     nodes = np.minimum(model_sizes, largest)
     low, high = np.log(np.array([TIMES[one.time] for one in TABLE_2], np.float64))[row].T
     run = np.exp(generator.uniform(low, high))
     request, used = times(fit, count, generator)
     requested = np.minimum(np.ceil(run * request / used), LONGEST_REQUEST).astype(np.int64)
-    span = float((nodes * run).sum()) / (LOAD * scale.nodes)
+    span = float((nodes * run).sum()) / (scale.load * scale.nodes)
     submit = arrivals(fit, count, span, generator)
     submit -= submit[0]
     return [

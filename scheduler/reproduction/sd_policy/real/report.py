@@ -70,19 +70,19 @@ def rows(found: Mapping[str, Sequence[Pair]], rehearsed: Mapping[str, Sequence[P
 
 def _rows(title: str, some: Sequence[Pair]) -> Iterator[Row]:
     for name, given in paper.REAL_RUN.items():
-        yield _mean_row("Figure 9", f"{title}: {name}", CHANGE, given, [pair.change(name) for pair in some])
+        yield mean_row("Figure 9", f"{title}: {name}", CHANGE, given, [pair.change(name) for pair in some])
     counts = [better(pair.static, pair.shared) for pair in some]
     shares = [
         100 * guests / max(1, len(pair.shared.core_seconds)) for pair, (guests, _) in zip(some, counts, strict=True)
     ]
     given = paper.Given(100 * paper.REAL_STARTS.value / paper.REAL_JOBS)
-    yield _mean_row("Section 4.4", f"{title}: malleable starts", "% of jobs", given, shares)
+    yield mean_row("Section 4.4", f"{title}: malleable starts", "% of jobs", given, shares)
     less = [100 * few / guests for guests, few in counts if guests]
     given = paper.Given(100 * paper.REAL_BETTER.value / paper.REAL_STARTS.value)
-    yield _mean_row("Section 4.4", f"{title}: less core time", "% of jobs", given, less)
+    yield mean_row("Section 4.4", f"{title}: less core time", "% of jobs", given, less)
 
 
-def _mean_row(place: str, what: str, unit: str, given: Given, values: Sequence[float]) -> Row:
+def mean_row(place: str, what: str, unit: str, given: Given | None, values: Sequence[float]) -> Row:
     """Return the row of a mean over seeds, with half of its 95 % interval in words."""
     if not values:
         return Row(place, what, unit, given, None)

@@ -21,7 +21,7 @@ SEEDS = (1, 2, 3, 4, 5)
 LONGEST_REQUEST = 48 * 3600
 """Seconds: the limit of the paper's queue."""
 LARGEST = 16
-"""Nodes of the largest job."""
+"""Nodes of the largest job on 49 nodes."""
 TIMES = {"small/med": (300, 1200), "small-high": (300, 3600), "high": (1200, 3600)}
 """Spans of full-speed run times by the words of Table 2, seconds."""
 SMALL_NODES = 2
@@ -70,15 +70,25 @@ class Scale(NamedTuple):
     patience: float
     """The time limit of a job, without `MARGIN`, as a multiple of its requested time."""
     seeds: int
+    largest: int
+    """Nodes of the largest job."""
+    load: float = LOAD
 
 
 MARGIN = 2
 """Seconds of the run by which each limit is longer, for starting and ending."""
-CORES = Scale("cores", "real programs on one node of 2 real cores", 1, 2, 60, 600.0, 2.0, 5)
-NODES = Scale("nodes", "49 nodes of 2 x 24 emulated cores", 49, 48, 2000, 36.0, 1.0, 1)
+CORES = Scale("cores", "real programs on one node of 2 real cores", 1, 2, 60, 600.0, 2.0, 5, 1)
+NODES = Scale("nodes", "49 nodes of 2 x 24 emulated cores", 49, 48, 2000, 36.0, 1.0, 1, LARGEST)
 """The shortest job takes 300 / 36 = 8.3 s: a hundred times the 70 ms that a job of one node was seen to lose."""
-SCALES = {scale.name: scale for scale in (CORES, NODES)}
+SLURM = Scale("slurm", "a real Slurm on 16 nodes of 48 emulated cores", 16, 48, 200, 60.0, 1.0, 3, 5, 4.5)
+"""The shortest job takes 5 s, five of Slurm's cycles of 1 s; a minute, the unit of Slurm's time limits, is an hour of
+the workload. The largest job has a third of the nodes, as on 49 nodes. So few jobs come within the model's first night,
+when few come: with a load of 4.5 that is a third of the time that the machine needs for them, as with 2000 jobs."""
+SCALES = {scale.name: scale for scale in (CORES, NODES, SLURM)}
 POLICIES = {"static": ("--policy", "slurm"), "sd": ("--policy", "sd")}
 """Options of `drom scheduler`: its defaults, thus MAX_SLOWDOWN 10 and SharingFactor 0.5."""
+MAX_SLOWDOWN = 10.0
+LEVELS = {"level-0": "Slurm's backfill", "level-1": "shared nodes, agents", "level-2": "drom slurm"}
+"""The runs on Slurm: with agents alone, with shared nodes and the plugin, and with the defaults of `drom slurm`."""
 REHEARSED = POLICIES | {"feedback": ("--policy", "sd", "--set", "feedback=1")}
 """The rehearsed policies; feedback only on the curves of the settings, as SD-Policy expects the others anyway."""

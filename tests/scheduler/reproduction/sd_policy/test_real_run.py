@@ -212,7 +212,7 @@ def test_work_for_a_time() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--workload", "5", "--scale", "moon"), "rehearsal, cores or nodes"),
+        (("--workload", "5", "--scale", "moon"), "rehearsal, cores, nodes or slurm"),
         (("--first", "10"), "add --workload 5"),
         (("--workload", "5", "--curves", "steep"), "mixed or ideal"),
     ],
