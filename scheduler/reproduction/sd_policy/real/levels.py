@@ -30,11 +30,13 @@ class Sharing(NamedTuple):
     """What sharing did to jobs in a run.
 
     `guests` is the number of jobs that started beside running ones, their mates. `excluded` is the number of those with
-    a mate that SD-Policy would have excluded. The stretch of a mate is its run time over that of the job alone.
+    a mate that SD-Policy would have excluded: one whose predicted slowdown reached the limit. The stretch of a mate is
+    its run time over that of the job alone.
     """
 
     guests: int
     excluded: int
+    worst_predicted: float
     mean_stretch: float
     worst_stretch: float
 
@@ -48,12 +50,14 @@ def sharing_of(told: Mapping[str, Any], alone: Mapping[int, float]) -> Sharing:
         if entry["what"] == "placed"
         for mate in entry["detail"]["mates"]
     ]
-    excluded = {guest for guest, mate in pairs if predicted(jobs[guest], jobs[mate]) >= MAX_SLOWDOWN}
+    foreseen = [predicted(jobs[guest], jobs[mate]) for guest, mate in pairs]
+    excluded = {guest for (guest, _), one in zip(pairs, foreseen, strict=True) if one >= MAX_SLOWDOWN}
     spans = {number: _span(told, number) for number in {mate for _, mate in pairs}}
     stretches = [span / alone[number] for number, span in spans.items() if span is not None]
     return Sharing(
         len({guest for guest, _ in pairs}),
         len(excluded),
+        max(foreseen, default=1.0),
         float(np.mean(stretches)) if stretches else 1.0,
         max(stretches, default=1.0),
     )
@@ -110,6 +114,7 @@ def _rows(seeds: Sequence[Mapping[str, CompletedRun]]) -> Iterator[Row]:
             ("worst slowdown", "", [float(one.max()) for one in slowdowns]),
             ("guests", "jobs", [one.guests for one in sharing]),
             (f"guests beyond MAX_SLOWDOWN {MAX_SLOWDOWN:g}", "jobs", [one.excluded for one in sharing]),
+            ("worst predicted slowdown of a mate", "", [one.worst_predicted for one in sharing]),
             ("mean stretch of a mate", "", [one.mean_stretch for one in sharing]),
             ("worst stretch of a mate", "", [one.worst_stretch for one in sharing]),
         ):

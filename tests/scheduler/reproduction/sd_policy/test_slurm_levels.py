@@ -102,8 +102,8 @@ def test_what_sharing_did_to_jobs() -> None:
     jobs = [job(1, 0, 0, 30), job(2, 0, 0, 20), job(3, 5, 6, 16), job(4, 5, 20, 25, limit=6000)]
     found = levels.sharing_of(history(*jobs, mates={3: [1, 2], 4: [1]}), {1: 10, 2: 20, 3: 1, 4: 1})
 
-    assert found == levels.Sharing(guests=2, excluded=1, mean_stretch=2.0, worst_stretch=3.0)
-    assert levels.sharing_of(history(*jobs), {1: 10, 2: 20, 3: 1, 4: 1}) == levels.Sharing(0, 0, 1.0, 1.0)
+    assert found == levels.Sharing(2, 1, (60 + 6000) / 60, mean_stretch=2.0, worst_stretch=3.0)
+    assert levels.sharing_of(history(*jobs), {1: 10, 2: 20, 3: 1, 4: 1}) == levels.Sharing(0, 0, 1.0, 1.0, 1.0)
 
 
 def test_changes_are_paired_by_seed(tmp_path: Path) -> None:
