@@ -338,12 +338,14 @@ def _scheduler_parameters(site: Configuration, _level: int) -> Iterator[Finding]
 
 
 def _priority(site: Configuration, _level: int) -> Iterator[Finding]:
+    name, wanted = "PriorityType", "priority/multifactor"
+    now = site.get(name)
+    if now in {"priority/basic", ""}:
+        why = "With priority/basic a job that was released, but not started, loses its place: it becomes the last one."
+        yield Finding(NOTE, name, now or UNSET, f"{name}={wanted}", why)
+        return
     yield _one_of(
-        site,
-        "PriorityType",
-        ("priority/multifactor",),
-        "The daemon releases a job with a nice value, so that earlier jobs do not block it. Under priority/basic that"
-        " value has the opposite effect.",
+        site, name, (wanted,), "The daemon releases jobs ahead of others as this plugin and priority/basic do it."
     )
 
 

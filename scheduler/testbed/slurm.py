@@ -203,12 +203,17 @@ class SlurmCluster:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     @contextmanager
-    def decided(self, partition: str, *options: str, compiled: bool = False) -> Iterator[Process]:
+    def decided(self, partition: str, *options: str, user: str = "", compiled: bool = False) -> Iterator[Process]:
         """Run `drom slurm` for a partition in the block, with its policy `compiled` or interpreted.
+
+        It runs as root or as `user`, who may then read all files.
 
         Raises `MachineError` if it does not start.
         """
         words = python_command.drom("slurm", "--partition", partition, "--state", str(self.folder / "gate"), *options)
+        if user:
+            readable = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
+            words = [*_as_user(user), *readable, *words]
         ready = self.output_of("daemon").count(" event=ready ")
         variables = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
         daemon = self.run_on(HEAD, *words, log="daemon", **variables)
@@ -244,8 +249,7 @@ class SlurmCluster:
 
     def ask_as(self, user: str, *words: str) -> str:
         """Run a command on the head as a user, and return what it prints to stdout and stderr."""
-        whole = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words)
-        command = self._network[HEAD].within(*whole)
+        command = self._network[HEAD].within(*_as_user(user), *words)
         ran = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd="/"
         )
@@ -325,6 +329,11 @@ def _await(look: Callable[[], T | None], what: str) -> T:
             raise MachineError(msg)
         time.sleep(LOOK)
     return found
+
+
+def _as_user(name: str) -> tuple[str, ...]:
+    """Return the words that run a command as a user."""
+    return ("setpriv", f"--reuid={name}", f"--regid={name}", "--clear-groups")
 
 
 def _is_removed(group: Path) -> bool:

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shutil
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.system import python_command
+from drom.scheduler.testbed.namespaces import MachineError
 from drom.scheduler.testbed.slurm import HEAD, SlurmCluster, build_plugin, plugin_line, why_no_slurm, write_job_submit
 
 if TYPE_CHECKING:
@@ -28,9 +32,9 @@ SLEEP = "srun sleep 1000"
 WHOLE = ("--malleable=1:4", "-c4")
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[SlurmCluster]:
-    """Return a Slurm of three nodes whose main partition has a gate."""
+@contextmanager
+def gated_cluster(prefix: str, settings: str = SETTINGS) -> Iterator[SlurmCluster]:
+    """Return a Slurm of three nodes whose main partition has a gate, up in the block."""
     if reason := why_no_slurm():
         pytest.skip(reason)
     with TemporaryDirectory(prefix="drom-slurm-") as name:
@@ -38,17 +42,45 @@ def site() -> Iterator[SlurmCluster]:
         folder.chmod(0o755)
         write_job_submit(folder, gated="main")
         plugin = plugin_line(build_plugin(folder), 30)
-        cluster = SlurmCluster(folder, nodes=3, settings=SETTINGS, plugstack=plugin, prefix=f"g{os.getpid()}-")
-        with cluster:
+        with SlurmCluster(
+            folder, nodes=3, settings=settings, plugstack=plugin, prefix=f"{prefix}{os.getpid()}-"
+        ) as cluster:
             yield cluster
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SlurmCluster]:
+    """Return the Slurm of these tests."""
+    with gated_cluster("g") as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)
 def no_jobs(site: SlurmCluster) -> Iterator[None]:
     """End all jobs after the test."""
     yield
+    end_all(site)
+
+
+def end_all(site: SlurmCluster) -> None:
+    """Cancel all jobs, and wait until Slurm has none."""
     site.ask("scancel", "--user", "root")
     site.await_true(lambda: not site.ask("squeue", "-h"), "the end of all jobs")
+
+
+def owned_folder(site: SlurmCluster, user: str) -> Path:
+    """Return a folder of a user that others cannot read, as systemd makes it for the daemon."""
+    folder = site.folder / f"of-{user}"
+    folder.mkdir(mode=0o700)
+    shutil.chown(folder, user, user)
+    return folder
+
+
+def await_requeued(site: SlurmCluster, number: int) -> None:
+    """Wait until a requeued job waits at the gate as at first, and let Slurm start it before two minutes are over."""
+    query = ("squeue", "-h", "-j", str(number), "-o", "%T|%W|%n|%y")
+    site.await_true(lambda: site.ask(*query).strip() == "PENDING|drom_gate:1||0", "the job at the gate")
+    site.ask("scontrol", "update", f"jobid={number}", "starttime=now")
 
 
 def states(site: SlurmCluster) -> dict[int, str]:
@@ -151,3 +183,79 @@ def test_a_dry_run_says_what_would_start(site: SlurmCluster) -> None:
         assert states(site)[guest] == "PENDING"
     assert f"\n{guest}" in said
     assert "1 of 1 waiting job would start now, 1 of them beside running jobs." in said
+
+
+def test_a_requeued_job_is_released_again(site: SlurmCluster) -> None:
+    """The second try has no task, licence or nice value of the first."""
+    with site.decided("main"):
+        job = site.submit(SLEEP, "-N1", "-n1", "-t600", "--requeue", *WHOLE)
+        first = await_task(site, job)
+        site.ask("scontrol", "requeue", str(job))
+        await_requeued(site, job)
+        second = await_task(site, job)
+    log = site.output_of("daemon")
+
+    assert first != second
+    assert log.count(f"event=slurm_released job={job} ") == 2
+    assert log.count(f"event=slurm_taken_back job={job}\n") == 1
+    assert "Restarts=1 " in site.ask("scontrol", "-o", "show", "job", str(job))
+
+
+def await_task(site: SlurmCluster, number: int) -> tuple[str, int]:
+    """Wait until a job has one task with a whole node, and return its node and process; no other node may have one."""
+
+    def found() -> list[tuple[str, int]]:
+        rows = [(name, row) for name in site.names for row in site.tasks(name) if row["job"] == f"slurm-{number}"]
+        return [(name, row["pid"]) for name, row in rows if row["granted"] == "0-3" == row["held"]]
+
+    (task,) = site.await_true(found, f"a task of job {number}")
+    return task
+
+
+def test_the_daemon_works_as_slurms_user(site: SlurmCluster) -> None:
+    """The daemon of the user slurm closes the gate, releases jobs, takes them back, and is followed by another."""
+    state = owned_folder(site, "slurm") / "state"
+    with site.decided("main", "--state", str(state), user="slurm") as first:
+        assert Path(f"/proc/{first.pid}").stat().st_uid == pwd.getpwnam("slurm").pw_uid
+        job = site.submit(SLEEP, "-N1", "-n1", "-t600", "--requeue", *WHOLE)
+        await_task(site, job)
+        site.ask("scontrol", "requeue", str(job))
+        await_requeued(site, job)
+        await_task(site, job)
+        assert "ReservationName=drom_gate " in site.ask("scontrol", "show", "reservation", "-o")
+        first.end(signal.SIGKILL)
+    with site.decided("main", "--state", str(state), user="slurm"):
+        later = site.submit(SLEEP, "-N1", "-n1", "-t5", *WHOLE)
+        await_task(site, later)
+    assert "drom_gate" not in site.ask("scontrol", "show", "reservation", "-o")
+    assert "event=slurm_failed" not in site.output_of("daemon")
+    assert [file.name for file in state.iterdir()] == ["slurm.sqlite"]
+
+
+def test_other_users_cannot_run_the_daemon(site: SlurmCluster) -> None:
+    """One sentence says whose rights it needs."""
+    state = owned_folder(site, "games")
+    with (
+        pytest.raises(MachineError, match="run this as SlurmUser or root"),
+        site.decided("main", "--state", str(state), user="games"),
+    ):
+        pass
+
+
+def test_the_daemon_works_with_slurms_basic_priorities() -> None:
+    """A guest starts ahead of an earlier job that waits for its nodes, and requeued jobs wait at the gate again."""
+    with gated_cluster("p", SETTINGS.replace("multifactor", "basic")) as basic, basic.decided("main"):
+        mates = [basic.submit(SLEEP, "-N1", "-n1", "-t600", "--requeue", *WHOLE) for _ in range(3)]
+        for mate in mates:
+            await_task(basic, mate)
+        earlier = basic.submit("sleep 1000", "-p", "other", "-N3", "-n3", "-c4", "-t600")
+        guest = basic.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
+        basic.await_true(lambda: states(basic).get(guest) == "RUNNING", "the guest")
+        assert states(basic)[earlier] == "PENDING"
+
+        basic.ask("scancel", str(earlier), str(guest))
+        basic.ask("scontrol", "requeue", str(mates[0]))
+        await_requeued(basic, mates[0])
+        await_task(basic, mates[0])
+        end_all(basic)
+        assert "event=slurm_failed" not in basic.output_of("daemon")

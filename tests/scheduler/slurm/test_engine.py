@@ -234,6 +234,7 @@ def test_attempts_to_start_a_job_are_forgotten_once_it_runs(site: Site) -> None:
     for after in (0, PAUSE):
         site.submit(1)
         (order,) = site.look(after)
+        assert isinstance(order, Release)
         site.release(order)
         assert len(site.look(PATIENCE)) == 1
         site.submit(1)
