@@ -24,6 +24,8 @@ PLACE = "Slurm"
 SHOWN = {"makespan": "s", "response": "s", "slowdown": ""}
 """The compared figures by their names in the paper, with their units: times are in seconds of the run."""
 BASE = next(iter(LEVELS))
+TOGETHER = 3.0
+"""Seconds between two starts within which Slurm, which starts jobs once a second, may have exchanged their order."""
 
 
 class Sharing(NamedTuple):
@@ -50,7 +52,7 @@ def sharing_of(told: Mapping[str, Any], alone: Mapping[int, float]) -> Sharing:
         if entry["what"] == "placed"
         for mate in entry["detail"]["mates"]
     ]
-    foreseen = [predicted(jobs[guest], jobs[mate]) for guest, mate in pairs]
+    foreseen = [_foreseen(jobs[guest], jobs[mate]) for guest, mate in pairs]
     excluded = {guest for (guest, _), one in zip(pairs, foreseen, strict=True) if one >= MAX_SLOWDOWN}
     spans = {number: _span(told, number) for number in {mate for _, mate in pairs}}
     stretches = [span / alone[number] for number, span in spans.items() if span is not None]
@@ -70,6 +72,12 @@ def predicted(guest: Mapping[str, Any], mate: Mapping[str, Any]) -> float:
     """
     waited = mate["started"] - mate["submitted"]
     return float((waited + mate["limit"] + guest["limit"]) / mate["limit"])
+
+
+def _foreseen(guest: Mapping[str, Any], mate: Mapping[str, Any]) -> float:
+    """Return the predicted slowdown of a mate; the smaller one if both may have been the guest of the other."""
+    found = predicted(guest, mate)
+    return min(found, predicted(mate, guest)) if abs(guest["started"] - mate["started"]) < TOGETHER else found
 
 
 def _span(told: Mapping[str, Any], number: int) -> float | None:

@@ -106,6 +106,15 @@ def test_what_sharing_did_to_jobs() -> None:
     assert levels.sharing_of(history(*jobs), {1: 10, 2: 20, 3: 1, 4: 1}) == levels.Sharing(0, 0, 1.0, 1.0, 1.0)
 
 
+def test_jobs_that_start_together_may_be_either_one_s_guest() -> None:
+    """Where two jobs start within Slurm's cycles, the one that loses less by its request counts as the mate."""
+    long, short = job(1, 0, 10, 30, limit=6000), job(2, 0, 9, 20)
+    alone = {1: 10, 2: 10}
+
+    assert levels.sharing_of(history(short, long, mates={1: [2]}), alone).excluded == 0
+    assert levels.sharing_of(history(short | {"started": 5}, long, mates={1: [2]}), alone).excluded == 1
+
+
 def test_changes_are_paired_by_seed(tmp_path: Path) -> None:
     """Changes are means over seeds of those from level 0 of the same seed; half a seed counts for nothing."""
     lasts = {"level-0": (100, 200), "level-1": (90, 160), "level-2": (80, 180)}
