@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carry out orders by scontrol, and keep the gate closed for as long as the daemon lives."""
+"""Carry out orders, and keep the gate closed for as long as the daemon lives."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Actor:
         if order.nodes:  # before all others that wait for the same nodes
             first = f"priority={FIRST_PRIORITY}" if self._is_basic else f"nice={FIRST_NICE}"
             words += [f"reqnodelist={','.join(order.nodes)}", first]
-        self._reader.command("scontrol", "update", f"jobid={order.job}", *words)
+        self._reader.update(f"jobid={order.job}", *words)
 
     def _take_back(self, job: str, asked: Asked) -> None:
         words = [f"licenses={asked.licences}", f"reqnodelist={asked.nodes}"]
         words += [] if self._is_basic else [f"nice={asked.nice}"]
-        self._reader.command("scontrol", "update", f"jobid={job}", *words)
+        self._reader.update(f"jobid={job}", *words)
         if self._is_basic:  # gives the job the last place of the queue
             self._reader.command("scontrol", "hold", job)
             self._reader.command("scontrol", "release", job)

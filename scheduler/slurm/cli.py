@@ -41,9 +41,19 @@ def slurm(
         typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the policy; may be repeated."),
     ] = None,
     state: Annotated[Path, typer.Option(metavar="DIR", help="The folder with the jobs that were released.")] = STATE,
+    helper: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The program drom-slurm-helper, which asks Slurm quicker than its commands."),
+    ] = None,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="The least time between two looks at Slurm.", min=0.05, max=60)
-    ] = 0.25,
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="The least time between two looks at Slurm; default: 0.25, and 0.1 with --helper.",
+            min=0.05,
+            max=60,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would start now, and change nothing; takes no gate.")
     ] = False,
@@ -62,7 +72,7 @@ def slurm(
         if dry_run:
             show_forecast(partition, policy, choices or [], as_json=json)
         else:
-            run(partition, policy, choices or [], state, interval)
+            run(partition, policy, choices or [], state, interval=interval, helper=helper)
     except SchedulerError as error:
         typer.echo(failure(f"drom: {error}"), err=True)
         raise typer.Exit(1) from error

@@ -99,6 +99,13 @@ class Reader:
         """Return what ``scontrol show config`` prints."""
         return self.command("scontrol", "show", "config")
 
+    def update(self, *words: str) -> None:
+        """Change what `words` name, as ``scontrol update`` does."""
+        self.command("scontrol", "update", *words)
+
+    def close(self) -> None:
+        """Release what the reader holds, which is nothing here."""
+
     def command(self, name: str, *words: str) -> str:
         """Run one of Slurm's commands, and return what it prints."""
         path = shutil.which(name, path=self._environment.get("PATH", os.defpath))

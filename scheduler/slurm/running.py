@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from drom.agent.cli import output
@@ -18,6 +19,7 @@ from drom.scheduler.live.cluster.settings import LIVE
 from drom.scheduler.slurm.daemon import Daemon
 from drom.scheduler.slurm.dry_run import Forecast, forecast
 from drom.scheduler.slurm.engine import Engine
+from drom.scheduler.slurm.helper import HelperReader
 from drom.scheduler.slurm.history import History
 from drom.scheduler.slurm.reader import Reader
 from drom.scheduler.slurm.store import Store
@@ -29,9 +31,19 @@ if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
 
 SCHEMA_VERSION = 1
+INTERVAL, HELPED_INTERVAL = 0.25, 0.1
+"""The least seconds between two looks at Slurm, without and with a helper, for which a look costs little."""
 
 
-def run(partition: str, policy: str, choices: Sequence[str], state: Path, interval: float) -> None:
+def run(
+    partition: str,
+    policy: str,
+    choices: Sequence[str],
+    state: Path,
+    *,
+    interval: float | None = None,
+    helper: Path | None = None,
+) -> None:
     """Run the daemon until SIGTERM or SIGINT. Raises SlurmError and SchedulerError if it cannot start."""
     log = Log()
     manager = ServiceManager(os.environ, os.getpid())
@@ -39,16 +51,23 @@ def run(partition: str, policy: str, choices: Sequence[str], state: Path, interv
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     found = _load(policy, choices)
-    reader = Reader(os.environ)
     store, history = Store(state.absolute()), History(state.absolute())
     if words := announcement(found):
         log("compiling", text=words)  # the gate is open until the policy can decide
     engine = Engine(found, partition, store.load())
-    daemon = Daemon(reader, engine, store, history, log, interval=interval)
-    log("ready", partition=partition, policy=found.name, pid=os.getpid())
-    manager.ready()
-    daemon.run(stop)
+    interval = interval or (HELPED_INTERVAL if helper else INTERVAL)
+    with closing(_reader(helper, log)) as reader:
+        daemon = Daemon(reader, engine, store, history, log, interval=interval)
+        log("ready", partition=partition, policy=found.name, pid=os.getpid())
+        manager.ready()
+        daemon.run(stop)
     log("stopped")
+
+
+def _reader(helper: Path | None, log: Log) -> Reader:
+    if helper is None:
+        return Reader(os.environ)
+    return HelperReader(os.environ, helper, lambda sentence: log("slurm_failed", reason=sentence))
 
 
 def show_forecast(partition: str, policy: str, choices: Sequence[str], *, as_json: bool) -> None:

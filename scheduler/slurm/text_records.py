@@ -15,11 +15,12 @@ from drom.scheduler.slurm.fields import MISSING, BrokenFieldError, read_field, r
 from drom.scheduler.slurm.records import Job, Licence, Node, Partition, Reading, Reservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Sequence
 
     Read = Callable[[str], object]
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Hashable")
 
 
 def _states(text: str) -> frozenset[str]:
@@ -95,25 +96,37 @@ class JobParser:
     """Parses jobs again and again, as `parse_jobs`; rows that it has seen the last time are not parsed anew."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], Job] = {}
+        self._known: dict[object, Job] = {}
 
     def parse(self, text: str, separator: str) -> Reading[Job]:
-        """Return the jobs in a text."""
+        """Return the jobs in the output of squeue."""
         cells = text.split(separator)
         width = len(JOB_COLUMNS)
         cells[:-1:width] = [cell.lstrip("\n") for cell in cells[:-1:width]]
         rows = [tuple(cells[at : at + width]) for at in range(0, len(cells) - 1, width)]
-        whole = [row for row in rows if len(row) == width]
+        is_whole = len(cells) % width == 1 and not cells[-1].strip()
+        return self._read([(row[0], row) for row in rows if len(row) == width], _job, is_whole=is_whole)
+
+    def parse_records(self, text: str, separator: str) -> Reading[Job]:
+        """Return the jobs in a text with the same fields, in which another separator ends each job; no field is empty.
+
+        This is quicker than `parse`: jobs that have not changed are not divided into fields.
+        """
+        *rows, rest = text.split(2 * separator)
+        most = len(JOB_COLUMNS) - 1
+        whole = [(row.partition(separator)[0], row) for row in rows if row.count(separator) == most]
+        is_whole = len(whole) == len(rows) and not rest
+        return self._read(whole, lambda row: _job(tuple(row.split(separator))), is_whole=is_whole)
+
+    def _read(self, rows: Sequence[tuple[str, R]], job_of_row: Callable[[R], Job], *, is_whole: bool) -> Reading[Job]:
         known, self._known = self._known, {}
 
-        def read(row: tuple[str, ...]) -> Job:
-            job = self._known[row] = known.get(row) or _job(row)
+        def read(row: R) -> Job:
+            job = self._known[row] = known.get(row) or job_of_row(row)
             return job
 
-        found = read_records(read, ((f"job {row[0].strip()}", row) for row in whole))
-        if len(cells) % width == 1 and not cells[-1].strip():
-            return found
-        return found._replace(faults=(*found.faults, NOT_ALL))
+        found = read_records(read, ((f"job {number}", row) for number, row in rows))
+        return found if is_whole else found._replace(faults=(*found.faults, NOT_ALL))
 
 
 def _job(row: tuple[str, ...]) -> Job:

@@ -215,8 +215,7 @@ class SlurmCluster:
             readable = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
             words = [*_as_user(user), *readable, *words]
         ready = self.output_of("daemon").count(" event=ready ")
-        variables = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
-        daemon = self.run_on(HEAD, *words, log="daemon", **variables)
+        daemon = self.run_on(HEAD, *words, log="daemon", NUMBA_DISABLE_JIT=str(int(not compiled)))
         try:
             self.await_true(
                 lambda: self.output_of("daemon").count(" event=ready ") > ready or daemon.poll() is not None,
@@ -231,9 +230,13 @@ class SlurmCluster:
 
     # --- users ---
 
+    def on_head(self, *words: str) -> list[str]:
+        """Return the command line that runs a command on the head."""
+        return self._network[HEAD].within(*words)
+
     def ask(self, *words: str) -> str:
         """Run a command on the head and return its output; again while slurmctld does not answer."""
-        command = self._network[HEAD].within(*words)
+        command = self.on_head(*words)
 
         def done() -> subprocess.CompletedProcess[str] | None:
             ran = subprocess.run(
@@ -249,7 +252,7 @@ class SlurmCluster:
 
     def ask_as(self, user: str, *words: str) -> str:
         """Run a command on the head as a user, and return what it prints to stdout and stderr."""
-        command = self._network[HEAD].within(*_as_user(user), *words)
+        command = self.on_head(*_as_user(user), *words)
         ran = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd="/"
         )
@@ -285,13 +288,21 @@ def write_job_submit(folder: Path, *, gated: str = "") -> None:
 
 def build_plugin(folder: Path) -> Path:
     """Compile the SPANK plugin of the checkout in a folder and return it. Raises `MachineError`."""
-    plugin = folder / "spank_drom.so"
-    done = subprocess.run([_CONTRIB / "build.sh", plugin], check=False, capture_output=True, text=True)
+    return _build("build.sh", folder / "spank_drom.so", "the SPANK plugin")
+
+
+def build_helper(folder: Path) -> Path:
+    """Compile the helper of `drom slurm` in a folder and return it. Raises `MachineError`."""
+    return _build("build_helper.sh", folder / "drom-slurm-helper", "the helper of drom slurm")
+
+
+def _build(script: str, file: Path, what: str) -> Path:
+    done = subprocess.run([_CONTRIB / script, file], check=False, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        msg = f"the SPANK plugin cannot be built: {reason}."
+        msg = f"{what} cannot be built: {reason}."
         raise MachineError(msg)
-    return plugin
+    return file
 
 
 def plugin_line(plugin: Path, deadline: int) -> str:

@@ -18,7 +18,7 @@ from drom.scheduler.slurm.text_records import (
     parse_reservations,
 )
 
-from tests.scheduler.slurm.recorded import SEPARATOR, VERSIONS, recorded
+from tests.scheduler.slurm.recorded import SEPARATOR, VERSIONS, of_helper, recorded
 
 
 def jobs(version: str) -> dict[str, Job]:
@@ -239,3 +239,15 @@ def test_jobs_that_have_not_changed_are_not_parsed_anew() -> None:
     assert all(one is other for one, other in zip(first.records, again.records, strict=True))
     assert [job.comment for job in changed.records if job not in first.records] == ["changed"]
     assert parser.parse("", SEPARATOR) == ((), ())
+
+
+def test_records_that_end_with_two_separators_are_parsed_alike() -> None:
+    """A record with too few fields, or a text after the last one, is a fault."""
+    ended, parser = of_helper("22.05", "|a;"), JobParser()
+    read, again = (parser.parse_records(ended, "|a;") for _ in range(2))
+
+    assert read == parse_jobs(recorded("22.05", "squeue.txt"), SEPARATOR)
+    assert all(one is other for one, other in zip(read.records, again.records, strict=True))
+    assert parser.parse_records(ended + "7|a;", "|a;") == (read.records, (NOT_ALL,))
+    assert parser.parse_records(ended + "7|a;|a;", "|a;") == (read.records, (NOT_ALL,))
+    assert parser.parse_records("", "|a;") == ((), ())
