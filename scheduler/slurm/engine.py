@@ -302,7 +302,7 @@ class Engine:
             is_sent = known is not None and known.phase == RELEASED
             if not job or job.states & ENDED:
                 del self.sent[name]
-            elif job.waits and job.holds(GATE):  # the order was refused, or the job is back
+            elif job.waits and job.holds(GATE) and not job.tasks_left:  # the order was refused, or the job is back
                 del self.sent[name]
                 if is_sent:
                     self._leave(name, now)
@@ -310,6 +310,8 @@ class Engine:
                     self._attempts[name] += 1
             elif job.waits and not (known and is_sent and now - known.since < PATIENCE):
                 yield TakeBack(name, asked)
+                if job.tasks_left:  # squeue shows a released task with those of its array that wait at the gate
+                    del self.sent[name]
                 if known and is_sent:
                     self._paused |= dict.fromkeys((name, *known.nodes), now + PAUSE)
                     self._leave(name, now)

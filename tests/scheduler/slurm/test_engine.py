@@ -380,6 +380,17 @@ def test_tasks_of_an_array_are_jobs(site: Site) -> None:
     assert released(site.look()) == {"7_6": ("n1",)}
 
 
+def test_a_released_task_that_squeue_shows_with_its_array_is_waited_for(site: Site) -> None:
+    """The task counts as released for as long as any job; then it is taken back once."""
+    site.submit(10, array=10, tasks_left="1-3%1", least_nodes=4, cpus=32)
+    (release,) = site.look()
+    assert release.job == "10_1"
+
+    assert [site.look(PATIENCE / 4) for _ in range(3)] == [[], [], []]
+    assert site.look(PATIENCE / 4) == [TakeBack("10_1", Asked(f"{GATE}:1", "", 0))]
+    assert site.engine.sent == {}
+
+
 def test_a_partition_without_nodes_or_with_unlike_ones_is_refused(site: Site) -> None:
     """The sentences say what to do."""
     site.nodes["n1"] = replace(site.nodes["n1"], usable_cpus=4)
