@@ -20,3 +20,7 @@ class RefusedError(ControlError):
 
 class NotYetError(ControlError):
     """Raised when an order cannot be accepted now but can be soon: the same order may be sent again then."""
+
+
+class SlurmError(DromError):
+    """Raised when Slurm cannot be read or refuses something; the message is a sentence that says what to do."""

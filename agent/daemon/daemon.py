@@ -452,7 +452,7 @@ class Daemon:
         """Return an arrival with what confines its process, to none of emulated CPUs.
 
         `affinity` is that of the process before any agent bound it, 0 if it is the one that the arrival restores. A job
-        that nobody has named has the name of its job of the batch system. `is_fenced`: the affinity is a fence where
+        without a name has the name of its job of the batch system. `is_fenced`: the affinity is a fence where
         there is no cpuset. Each rank may have one of its own then, so that each is a job.
         """
         affinity = affinity or arrival.restore

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING, cast
 
-from dromlib.errors import DromError
+from drom.agent.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +24,6 @@ _MOST_OUTPUT = 1 << 16
 
 Steps = Generator[tuple[str, ...], str, None]
 """Yields commands as words, and receives what each has written, or `SlurmError` if it failed."""
-
-
-class SlurmError(DromError):
-    """Raised when a command of Slurm fails; the message says why."""
 
 
 class SlurmCommands:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drom.agent.execution.slurm_commands import SlurmError
+from drom.agent.errors import SlurmError
 from drom.agent.model.core_use import CoreUse, NodeUse, read_uses, write_use
 from drom.agent.model.slurm_values import free_text, hosts
 from drom.agent.node.batch_use import NOTHING

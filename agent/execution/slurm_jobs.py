@@ -7,7 +7,8 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from drom.agent.execution.slurm_commands import LOOK, SlurmCommands, SlurmError
+from drom.agent.errors import SlurmError
+from drom.agent.execution.slurm_commands import LOOK, SlurmCommands
 from drom.agent.execution.slurm_comments import SlurmComments
 from drom.agent.execution.slurm_limits import SlurmLimits
 from drom.agent.node.batch_use import BatchUse

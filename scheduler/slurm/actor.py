@@ -7,8 +7,8 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.engine import Asked, Order, Release
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.records import GATE
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from drom.agent.cli import output
 from drom.agent.cli.parameters import AsJson
+from drom.agent.errors import SlurmError
 from drom.agent.observe.log import failure
 from drom.agent.text import counted, escaped
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.slurm import checks
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.inspection import inspect_file, inspect_running
 from drom.scheduler.slurm.reader import Reader
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import SlurmError
 from drom.agent.model import slurm_values as values
 from drom.agent.text import WordError
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.records import Partition
 from drom.scheduler.slurm.text_records import parse_partitions
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.actor import Actor, Lease
 from drom.scheduler.slurm.engine import Release
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.records import ENDED
 from drom.scheduler.slurm.usage import job_uses
 

@@ -7,8 +7,8 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import SlurmError
 from drom.agent.system.ancestors import fault_above
-from drom.scheduler.slurm.errors import SlurmError
 
 if TYPE_CHECKING:
     from pathlib import Path

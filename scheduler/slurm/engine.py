@@ -17,10 +17,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from drom.agent.errors import SlurmError
 from drom.agent.text import counted
 from drom.scheduler.interface import MALLEABLE, RIGID
 from drom.scheduler.live.cluster.controller import ANYWHERE, Controller, JobRequest
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.records import ENDED, GATE
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Engine:
         """Jobs that run as a third one on a node, of which the policy cannot be told."""
 
     def look(self, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> list[Order]:
-        """Take in what Slurm reports at `now` (seconds since 1970), and return the orders to it.
+        """Update the jobs by what Slurm reports at `now` (seconds since 1970), and return the orders to it.
 
         Raises SlurmError if the nodes of the partition differ in cores, or if there is none.
         """

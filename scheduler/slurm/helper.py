@@ -17,9 +17,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from drom.agent.errors import SlurmError
 from drom.agent.text import duration, in_words
 from drom.scheduler.slurm import text_records
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.reader import MOST_BYTES, Reader
 
 if TYPE_CHECKING:

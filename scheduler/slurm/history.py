@@ -6,9 +6,9 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import SlurmError
 from drom.agent.model.core_use import CoreUse
 from drom.scheduler.slurm.database import open_database, sentence_of
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.usage import JobUse
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm import configuration
 from drom.scheduler.slurm.checks import LUA
-from drom.scheduler.slurm.errors import SlurmError
 
 if TYPE_CHECKING:
     from drom.scheduler.slurm.configuration import Configuration

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.errors import SlurmError
 from drom.agent.model import slurm_values as values
 from drom.agent.text import WordError
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.fields import MISSING, BrokenFieldError, read_field, read_records
 from drom.scheduler.slurm.records import Node
 from drom.scheduler.slurm.text_records import job_of

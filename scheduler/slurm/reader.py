@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from drom.agent.errors import SlurmError
 from drom.agent.text import duration, in_words
 from drom.scheduler.slurm import text_records
-from drom.scheduler.slurm.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

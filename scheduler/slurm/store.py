@@ -7,9 +7,9 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.database import open_database, sentence_of
 from drom.scheduler.slurm.engine import Asked
-from drom.scheduler.slurm.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

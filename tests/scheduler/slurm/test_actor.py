@@ -7,9 +7,9 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.actor import RENEW, Actor, Lease
 from drom.scheduler.slurm.engine import Asked, Release, TakeBack
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.reader import Reader
 
 if TYPE_CHECKING:

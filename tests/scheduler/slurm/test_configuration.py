@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.configuration import includes, parse, parse_cgroup
-from drom.scheduler.slurm.errors import SlurmError
 
 from tests.scheduler.slurm.recorded import VERSIONS, recorded
 

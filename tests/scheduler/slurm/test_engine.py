@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from drom.agent.errors import SlurmError
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.slurm.dry_run import forecast
 from drom.scheduler.slurm.engine import MOST_ATTEMPTS, PATIENCE, PAUSE, Asked, Engine, Release, TakeBack
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.records import GATE, Job, Node
 
 NOW = 1_000_000.0

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm import helper
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.helper import HelperReader
 
 from tests.scheduler.slurm.recorded import of_helper, recorded

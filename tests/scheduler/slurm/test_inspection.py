@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.scheduler.slurm.errors import SlurmError
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.inspection import inspect_file, inspect_running
 from drom.scheduler.slurm.reader import Reader
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm import text_records
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.json_records import parse_jobs, parse_nodes
 
 from tests.scheduler.slurm.recorded import SEPARATOR, VERSIONS, recorded

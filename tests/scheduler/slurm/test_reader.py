@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from drom.scheduler.slurm.errors import SlurmError
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.reader import Reader, why
 
 MUNGE = """squeue: error: If munged is up, restart with --num-threads=10

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.errors import SlurmError
 from drom.scheduler.slurm.engine import Asked
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.store import FILE, Store
 
 if TYPE_CHECKING:

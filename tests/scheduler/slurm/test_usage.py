@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.errors import SlurmError
 from drom.agent.model.core_use import CoreUse
-from drom.scheduler.slurm.errors import SlurmError
 from drom.scheduler.slurm.history import FILE, KEPT, History
 from drom.scheduler.slurm.reporting import job_lines, user_lines
 from drom.scheduler.slurm.usage import JobUse, UserUse, by_user, job_uses
