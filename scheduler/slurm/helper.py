@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from drom.agent.errors import SlurmError
 from drom.agent.text import duration, in_words
 from drom.scheduler.slurm import text_records
-from drom.scheduler.slurm.reader import MOST_BYTES, Reader
+from drom.scheduler.slurm.reader import MOST_BYTES, PATIENCE_S, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROTOCOL = 1
-PATIENCE_S = 15.0
-"""The longest that an answer may take: slurmctld has 10 s by default."""
 RETRY = 600.0
 """Seconds after which a helper that was given up is started again."""
 _HELLO = re.compile(r"drom-slurm-helper (\d+) ([\d.]+)")
