@@ -127,6 +127,16 @@ def test_a_rigid_job_waits_for_whole_nodes(site: SlurmCluster) -> None:
         site.await_true(lambda: states(site) == {rigid: "RUNNING"}, "the rigid job")
 
 
+def test_tasks_of_an_array_are_released_once(site: SlurmCluster) -> None:
+    """The text of squeue shows a task that was released and waits with those of its array that wait at the gate."""
+    with site.decided("main", "--interval", "0.05"):
+        array = site.submit("sleep 1000", "--array", "1-3", "-N1", "-n1", "-c4", "-t5")
+        site.await_true(lambda: site.ask("squeue", "-h", "-r", "-o", "%T").split() == ["RUNNING"] * 3, "three tasks")
+
+    events = [line for line in site.output_of("daemon").splitlines() if f" job={array}_" in line]
+    assert sorted(line.partition(" job=")[2].split()[0] for line in events) == [f"{array}_{n}" for n in (1, 2, 3)]
+
+
 def test_without_the_daemon_slurm_starts_the_jobs(site: SlurmCluster) -> None:
     """A daemon that is stopped opens the gate at once."""
     with site.decided("main"):
