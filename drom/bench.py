@@ -17,7 +17,9 @@ from drom.agent.system.unix_signals import ended_by_sigterm
 def bench(
     what: Annotated[
         str,
-        typer.Argument(metavar="node|openmp|resize-cost|faults|hostile|day|simulate|cluster", help="The benchmark."),
+        typer.Argument(
+            metavar="node|openmp|resize-cost|faults|hostile|day|simulate|cluster|slurm", help="The benchmark."
+        ),
     ] = "node",
     runs: Annotated[int, typer.Option(help="Runs of each measurement; for day: days.", min=5)] = 5,
     cycles: Annotated[int, typer.Option(help="Shrinks, moves and growths of each program.", min=5)] = 20,
@@ -29,7 +31,8 @@ def bench(
 ) -> None:
     """Measure the node agent, its recovery from faults, what resizes cost programs, the simulator or a live cluster.
 
-    Prints medians and spread. `hostile` measures orders while another user attacks the agent's sockets.
+    Prints medians and spread. `hostile` measures orders while another user attacks the agent's sockets; `slurm`
+    measures drom with a real Slurm, as root.
     """
     if what == "node":
         from drom.agent.bench import node as benchmark
@@ -63,7 +66,11 @@ def bench(
         from drom.scheduler.bench import cluster
 
         report.bench(cluster.measure(runs), as_json=json)
+    elif what == "slurm":
+        from drom.scheduler.bench import slurm
+
+        report.bench(slurm.measure(runs), as_json=json)
     else:
-        known = "node, openmp, resize-cost, faults, hostile, day, simulate or cluster"
+        known = "node, openmp, resize-cost, faults, hostile, day, simulate, cluster or slurm"
         msg = f"there is no benchmark {what!r}: choose {known}."
         raise typer.BadParameter(msg)
