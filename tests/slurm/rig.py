@@ -328,11 +328,14 @@ class Slurm:
         return found
 
     def start_requeued(self, job: str) -> None:
-        """Start a requeued job at once, which Slurm would start two minutes later."""
+        """Start a requeued job soon, which Slurm would start two minutes later.
+
+        In the second in which its first try ended slurmd would refuse it: its credential counts as revoked.
+        """
         self.await_true(
             lambda: self.ask_slurm("squeue", "-h", "-j", job, "-o", "%T").strip() == "PENDING", "the requeue"
         )
-        self.ask_slurm("scontrol", "update", f"jobid={job}", "starttime=now")
+        self.ask_slurm("scontrol", "update", f"jobid={job}", "starttime=now+2")
 
     def stop_agent(self) -> None:
         """Stop the agent."""

@@ -77,10 +77,13 @@ def owned_folder(site: SlurmCluster, user: str) -> Path:
 
 
 def await_requeued(site: SlurmCluster, number: int) -> None:
-    """Wait until a requeued job waits at the gate as at first, and let Slurm start it before two minutes are over."""
+    """Wait until a requeued job waits at the gate as at first, and let Slurm start it before two minutes are over.
+
+    A job that starts in the second in which its first try ended is refused by slurmd: its credential counts as revoked.
+    """
     query = ("squeue", "-h", "-j", str(number), "-o", "%T|%W|%n|%y")
     site.await_true(lambda: site.ask(*query).strip() == "PENDING|drom_gate:1||0", "the job at the gate")
-    site.ask("scontrol", "update", f"jobid={number}", "starttime=now")
+    site.ask("scontrol", "update", f"jobid={number}", "starttime=now+2")
 
 
 def states(site: SlurmCluster) -> dict[int, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.slurm.rig import Slurm
 
-ROUNDS = 100
+ROUNDS = 50
 
 
 def test_jobs_on_different_cores_each_have_exactly_slurms_cpus(slurm: Slurm) -> None:
