@@ -242,7 +242,7 @@ def test_the_daemon_works_as_slurms_user(site: SlurmCluster) -> None:
         await_task(site, later)
     assert "drom_gate" not in site.ask("scontrol", "show", "reservation", "-o")
     assert "event=slurm_failed" not in site.output_of("daemon")
-    assert [file.name for file in state.iterdir()] == ["slurm.sqlite"]
+    assert sorted(file.name for file in state.iterdir()) == ["history.sqlite", "slurm.sqlite"]
 
 
 def test_other_users_cannot_run_the_daemon(site: SlurmCluster) -> None:
