@@ -20,7 +20,8 @@ LOOK = 0.02
 """Seconds between two looks at a command that runs."""
 TIMEOUT = 30.0
 """Seconds after which a command that has not ended is killed."""
-_MOST_OUTPUT = 1 << 16
+_MOST_OUTPUT = 4 << 20
+"""The longest output: an array of which some thousand tasks run."""
 
 Steps = Generator[tuple[str, ...], str, None]
 """Yields commands as words, and receives what each has written, or `SlurmError` if it failed."""
@@ -55,7 +56,7 @@ class SlurmCommands:
     def close(self) -> None:
         """Kill the command that runs, if any."""
         if self._current:
-            self._current[1].kill()
+            self._current[1].close()
             self._current = None
 
     def _begin(self, steps: Steps, words: Callable[[], tuple[str, ...]], now: float) -> None:
@@ -64,12 +65,13 @@ class SlurmCommands:
 
 
 class _Command:
-    """A command of Slurm that runs. Its output is read when it has ended: it fits into the pipe, or is too long."""
+    """A command of Slurm that runs. Its output is read at each look."""
 
     def __init__(self, words: tuple[str, ...], now: float) -> None:
         self._name = words[0]
         self._deadline = now + TIMEOUT
-        self._is_late = False
+        self._is_late = self._is_long = False
+        self._text = bytearray()
         try:
             self._process = subprocess.Popen(
                 words,
@@ -82,27 +84,46 @@ class _Command:
         except OSError as error:
             msg = f"{self._name} cannot be run: {error.strerror}. Install Slurm's commands on this node."
             raise SlurmError(msg) from error
+        os.set_blocking(cast("IO[bytes]", self._process.stdout).fileno(), False)
 
     def has_ended(self, now: float) -> bool:
-        """Return whether the command has ended; one that takes too long is killed. Raises nothing."""
-        if self._process.poll() is None and now > self._deadline:
-            self._is_late = True
+        """Return whether the command has ended; one that takes or writes too long is killed. Raises nothing."""
+        has_ended = self._process.poll() is not None
+        self._read()
+        self._is_long = len(self._text) > _MOST_OUTPUT
+        self._is_late = self._is_late or (not has_ended and now > self._deadline)
+        if not has_ended and (self._is_late or self._is_long):
             self.kill()
-        return self._process.poll() is not None
+            return self._process.poll() is not None
+        return has_ended
 
     def kill(self) -> None:
-        """End the command."""
+        """End the command. It may take long, as where a file system hangs, and is not waited for."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+
+    def close(self) -> None:
+        """End the command, and wait a moment for that."""
+        self.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        cast("IO[bytes]", self._process.stdout).close()
+
+    def _read(self) -> None:
+        pipe = cast("IO[bytes]", self._process.stdout)
+        with suppress(BlockingIOError):
+            while len(self._text) <= _MOST_OUTPUT and (part := os.read(pipe.fileno(), 1 << 16)):
+                self._text += part
 
     def output(self) -> str:
         """Return what the command has written. Raises `SlurmError` if it failed or was killed."""
-        with cast("IO[bytes]", self._process.stdout) as pipe:
-            os.set_blocking(pipe.fileno(), False)
-            text = (pipe.read(_MOST_OUTPUT) or b"").decode("utf-8", "replace").strip()
+        cast("IO[bytes]", self._process.stdout).close()
+        text = self._text.decode("utf-8", "replace").strip()
         if self._is_late:
             msg = f"{self._name} has not answered for {TIMEOUT:g} s: is slurmctld up?"
+            raise SlurmError(msg)
+        if self._is_long:
+            msg = f"{self._name} writes more than {_MOST_OUTPUT >> 20} MiB"
             raise SlurmError(msg)
         if self._process.returncode:
             last = text.splitlines()[-1] if text else f"exit code {self._process.returncode}"

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import SlurmError
+from drom.agent.execution.slurm_rows import GONE, question, row_of
 from drom.agent.model.core_use import CoreUse, NodeUse, read_uses, write_use
-from drom.agent.model.slurm_values import free_text, hosts
+from drom.agent.model.slurm_values import free_text
 from drom.agent.node.batch_use import NOTHING
-from drom.agent.text import WordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from drom.agent.execution.slurm_commands import Steps
+    from drom.agent.execution.slurm_rows import SlurmNode
     from drom.agent.node.batch_use import BatchUse
     from drom.agent.observe.log import Log
 
@@ -36,10 +37,10 @@ LATER = 600.0
 """Seconds until a job is looked at again that Slurm does not have on this node."""
 MOST_NODES = 64
 """Nodes of a job that write into its comment: its first ones."""
-_SEPARATOR = ";drom;"
-_FORMAT = f"State:0{_SEPARATOR},NodeList:0{_SEPARATOR},admin_comment:0"
-_GONE, _FINISHED = "Invalid job id", "already finished"
-"""What squeue and scontrol say of jobs that have ended."""
+MOST_GAP = 60.0
+"""The most seconds between two words of a job on a node: the more it has written, the longer it waits."""
+_FINISHED = "already finished"
+"""What scontrol says of jobs that have ended."""
 _RUNNING = ("RUNNING", "SUSPENDED")
 
 
@@ -53,16 +54,20 @@ class _Comment:
     """The number of this node among those of the job, from 0; None before Slurm was asked."""
     check_at: float | None = None
     """When to look whether the word is still there."""
+    words: int = 0
+    """How many words were written."""
+    next_at: float = 0.0
+    """When the next change may be written, so that a job cannot flood Slurm by changes."""
     retry_at: float = 0.0
 
 
 class SlurmComments:
-    """The comments of the jobs on this node, which Slurm calls `host`; `use` is what they have used."""
+    """The comments of the jobs on the node `here`; `use` is what they have used."""
 
-    def __init__(self, use: BatchUse, log: Log, host: str) -> None:
+    def __init__(self, use: BatchUse, log: Log, here: SlurmNode) -> None:
         self._use = use
         self._log = log
-        self._host = host
+        self._here = here
         self._comments: dict[str, _Comment] = {}
         self._before: dict[str, CoreUse] = {}
         """What jobs had used by their words before this agent counted."""
@@ -81,7 +86,7 @@ class SlurmComments:
             elif known.since is None:
                 known.since = now
             waits = SETTLE + TURN * (known.place or 0)
-            is_changed = known.since is not None and now >= known.since + waits
+            is_changed = known.since is not None and now >= max(known.since + waits, known.next_at)
             if now >= known.retry_at and (is_changed or (known.check_at is not None and now >= known.check_at)):
                 yield name
 
@@ -100,15 +105,17 @@ class SlurmComments:
         """Yield the commands that write a job's word, if it is not there, and take their outputs."""
         known, number = self._comments[name], name.partition("-")[2]
         try:
-            answer = yield ("squeue", "--noheader", "--jobs", number, "-O", _FORMAT)
+            answer = yield question(number, "State", "NodeList", "admin_comment")
         except SlurmError as error:
-            if _GONE not in str(error):
+            if GONE not in str(error):
                 raise
             answer = ""
-        state, nodes, comment = (*answer.split(_SEPARATOR, 2), "", "")[:3]
+        row = row_of(answer, number, 3)
+        state, nodes, comment = row.fields if row else ("", "", "")
         known.check_at = None
-        place, count = self._place(nodes)
-        if state.strip() not in _RUNNING or place is None or place >= MOST_NODES:
+        self._here.tell_if_absent(name, nodes, self._use.present)
+        place, count = self._here.place(nodes)
+        if row is None or state not in _RUNNING or place is None or place >= MOST_NODES:
             self._leave(name, now)
             return
         if known.place is None:
@@ -117,38 +124,32 @@ class SlurmComments:
             if place:  # after the nodes before this one
                 return
         cores = self._cores(name)
-        if cores == known.written and self._host in read_uses(comment):
+        if cores == known.written and self._here.name in read_uses(comment):
             return
         use = NodeUse(time.time(), self._total(name), cores)
-        words = write_use(free_text(comment.strip()), self._host, use)
+        words = write_use(free_text(comment), self._here.name, use)
         try:
-            yield ("scontrol", "update", f"jobid={number}", f"admincomment={words}")
+            yield ("scontrol", "update", f"jobid={row.job}", f"admincomment={words}")
         except SlurmError as error:
             if _FINISHED not in str(error):
                 raise
         known.written = cores
-        known.check_at = now + TURN * (count + 1) if count > 1 else None
+        known.words += 1
+        known.next_at = now + min(MOST_GAP, SETTLE * known.words)
+        known.check_at = now + TURN * (min(count, MOST_NODES) + 1) if count > 1 else None
 
     def _cores(self, name: str) -> CoreUse:
         return self._use.present.get(name, NOTHING).cores
 
     def _earlier_use(self, name: str, comment: str) -> CoreUse:
         """Return what a job had used before this agent, which has begun with the cores of its last word or later."""
-        word = read_uses(comment).get(self._host)
+        word = read_uses(comment).get(self._here.name)
         if not word:
             return CoreUse()
         return word.until(time.time() - self._use.seconds) if name in (self._use.adopted or ()) else word.total
 
     def _total(self, name: str) -> CoreUse:
         return self._use.total.get(name, NOTHING).cores.plus(self._before.get(name, CoreUse()), 1)
-
-    def _place(self, nodes: str) -> tuple[int | None, int]:
-        """Return the number of this node in a list of Slurm, None if it is not there, and how many nodes there are."""
-        try:
-            names = hosts(nodes.strip())
-        except WordError:
-            return None, 0
-        return (names.index(self._host) if self._host in names else None), len(names)
 
     def _leave(self, name: str, now: float) -> None:
         """Write no more for a job that has left this node; look later at one that is here, but not by Slurm's list."""

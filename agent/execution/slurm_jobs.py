@@ -11,6 +11,7 @@ from drom.agent.errors import SlurmError
 from drom.agent.execution.slurm_commands import LOOK, SlurmCommands
 from drom.agent.execution.slurm_comments import SlurmComments
 from drom.agent.execution.slurm_limits import SlurmLimits
+from drom.agent.execution.slurm_rows import SlurmNode
 from drom.agent.node.batch_use import BatchUse
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ class SlurmJobs:
         self._log = log
         self._use = BatchUse()
         self._commands = SlurmCommands()
-        host = host or socket.gethostname().partition(".")[0]
+        here = SlurmNode(host or socket.gethostname().partition(".")[0], log)
         self._errands: list[_Errand] = []
         if limits:
-            self._errands.append(SlurmLimits(self._use, log, host))
+            self._errands.append(SlurmLimits(self._use, log, here))
         if comments:
-            self._errands.append(SlurmComments(self._use, log, host))
+            self._errands.append(SlurmComments(self._use, log, here))
         self._running: tuple[_Errand, str] | None = None
         self._next = 0.0
 
@@ -71,9 +72,10 @@ class SlurmJobs:
         self._use.update(self._node.plan, now)
         if now < self._next:
             return
-        self._forget()
         with self._failures_logged(now):
             self._commands.run(now)
+        if not self._commands.is_busy:  # no steps go on with a job that is forgotten
+            self._forget()
         if not self._commands.is_busy and (due := next(self._due(now), None)):
             self._running = errand, name = due
             with self._failures_logged(now):

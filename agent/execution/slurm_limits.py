@@ -7,16 +7,20 @@ limit, so that a job that shares its cores from start to end costs slurmctld som
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drom.agent.model.slurm_values import hosts, limit
+from drom.agent.errors import SlurmError
+from drom.agent.execution.slurm_rows import GONE, question, row_of
+from drom.agent.model.slurm_values import limit
 from drom.agent.text import WordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from drom.agent.execution.slurm_commands import Steps
+    from drom.agent.execution.slurm_rows import SlurmNode
     from drom.agent.node.batch_use import BatchUse
     from drom.agent.observe.log import Log
 
@@ -38,12 +42,12 @@ class _Limit:
 
 
 class SlurmLimits:
-    """The time limits of the jobs on this node, which Slurm calls `host`; `use` is what they lose."""
+    """The time limits of the jobs on the node `here`; `use` is what they lose."""
 
-    def __init__(self, use: BatchUse, log: Log, host: str) -> None:
+    def __init__(self, use: BatchUse, log: Log, here: SlurmNode) -> None:
         self._use = use
         self._log = log
-        self._host = host
+        self._here = here
         self._limits: dict[str, _Limit] = {}
 
     def due(self, now: float) -> Iterator[str]:
@@ -65,9 +69,18 @@ class SlurmLimits:
     def steps(self, name: str, now: float) -> Steps:
         """Yield the commands that lengthen a job's limit if this node is its first one, and take their outputs."""
         known, number = self._limits[name], name.partition("-")[2]
-        answer = yield ("squeue", "--noheader", "--jobs", number, "--format", "%l %N")
-        minutes, first = _limit_and_first_node(answer)
-        if minutes is None or first != self._host:
+        try:
+            answer = yield question(number, "TimeLimit", "NodeList")
+        except SlurmError as error:
+            if GONE not in str(error):
+                raise
+            known.retry_at = math.inf
+            return
+        row = row_of(answer, number, 2)
+        shown, nodes = row.fields if row else ("", "")
+        self._here.tell_if_absent(name, nodes, self._use.present)
+        minutes = _minutes(shown)
+        if row is None or minutes is None or self._here.place(nodes)[0] != 0:
             known.retry_at = now + LATER
             return
         if known.minutes is not None and minutes > known.minutes:  # somebody else has lengthened it meanwhile
@@ -78,16 +91,14 @@ class SlurmLimits:
         if missing <= 0:
             return
         more = max(int(missing), minutes // 20)
-        yield ("scontrol", "update", f"jobid={number}", f"timelimit=+{more}")
+        yield ("scontrol", "update", f"jobid={row.job}", f"timelimit=+{more}")
         known.given += more
         known.minutes = minutes + more
         self._log("slurm_limit", job=name, minutes=f"+{more}", lost_s=round(lost, 1))
 
 
-def _limit_and_first_node(answer: str) -> tuple[int | None, str]:
-    """Return the minutes of a limit, None if there is none, and the first of the nodes in an answer of squeue."""
-    shown, _, nodes = answer.strip().partition(" ")
+def _minutes(shown: str) -> int | None:
     try:
-        return limit(shown), next(iter(hosts(nodes)), "")
+        return limit(shown)
     except WordError:
-        return None, ""
+        return None

@@ -75,7 +75,7 @@ def test_jobs_that_share_nodes_say_what_they_use(site: SlurmCluster) -> None:
         site.await_true(lambda: cores(site, first) == {one: (2, 2, 0), two: (2, 2, 0)}, "the words of its mate")
         (site.work / f"go-{guest}").touch()
         site.await_true(lambda: cores(site, first) == {one: (4, 0, 0), two: (4, 0, 0)}, "the cores to be back")
-        assert report(site).keys() == {str(first), str(guest)}
+        assert report(site).keys() >= {str(first), str(guest)}
         (site.work / f"go-{first}").touch()
         site.await_true(lambda: not site.ask("squeue", "-h", "--states=all"), "Slurm to forget both jobs")
     used = report(site)
@@ -88,6 +88,21 @@ def test_jobs_that_share_nodes_say_what_they_use(site: SlurmCluster) -> None:
     assert other["held"] == other["borrowed"] == pytest.approx(4 * lasted[str(guest)], abs=4 * 2.5)
     assert mate["lent"] == pytest.approx(other["borrowed"], abs=4 * 1.5)
     assert mate["held"] + mate["lent"] == pytest.approx(mate["given"], abs=8 * 2.5)
+
+
+def test_each_task_of_an_array_has_its_own_comment(site: SlurmCluster) -> None:
+    """The last one has the number of the array, by which Slurm would change the comments of all."""
+    one, two = site.names
+    with site.decided("main"):
+        array = site.submit(WAIT, "-N1", "-n1", "-c4", "--malleable=1:4", "-t600", "--array=1-2", "--exclusive")
+
+        def words() -> list[set[str]]:
+            rows = site.ask("squeue", "-h", "-j", str(array), "-O", "admin_comment:0").splitlines()
+            return sorted((set(read_uses(row)) for row in rows), key=sorted)
+
+        site.await_true(lambda: words() == [{one}, {two}], "one word for each task")
+        site.ask("scancel", str(array))
+        site.await_true(lambda: not site.ask("squeue", "-h"), "the end of the array")
 
 
 def test_an_agent_that_was_killed_goes_on_counting(site: SlurmCluster) -> None:

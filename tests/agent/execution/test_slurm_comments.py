@@ -26,11 +26,15 @@ SQUEUE = """#!/bin/sh
 job=$3
 [ -f "$0.error" ] && { cat "$0.error"; exit 1; }
 [ -f "$0.$job" ] || exit 0
-printf 'RUNNING;drom;%s;drom;%s\\n' "$(cat "$0.$job")" "$(cat "$0.$job.comment")"
+[ -f "$0.$job.mates" ] && cat "$0.$job.mates"
+s=';drom;'
+printf "%s$s%s$s%s${s}RUNNING$s%s$s%s$s\\n" "$job" "$job" "$(cat "$0.$job.task" || echo N/A)" \\
+    "$(cat "$0.$job")" "$(cat "$0.$job.comment")"
 """
 SCONTROL = """#!/bin/sh
 [ -f "$0.error" ] && { cat "$0.error"; exit 1; }
-printf '%s\\n' "${3#admincomment=}" > "${0%/*}/squeue.${2#jobid=}.comment"
+job=${2#jobid=}
+printf '%s\\n' "${3#admincomment=}" > "${0%/*}/squeue.${job%_*}.comment"
 echo "${2#jobid=}" >> "$0.calls"
 """
 
@@ -80,7 +84,11 @@ class Stage:
             return not self.jobs._commands.is_busy
 
         wait_until(done, self.log.getvalue)
-        return [int(line) for line in calls.read_text(encoding="utf-8").splitlines()] if calls.exists() else []
+        return (
+            [int(line.partition("_")[0]) for line in calls.read_text(encoding="utf-8").splitlines()]
+            if calls.exists()
+            else []
+        )
 
     def comment(self, number: int) -> str:
         """Return the comment of a job."""
@@ -136,6 +144,47 @@ def test_nodes_write_in_turn(stage: Stage) -> None:
 
     assert read_uses(stage.comment(7)).keys() == {"first1", "here"}
     assert stage.run(written + 100.0) == []
+
+
+def test_the_last_task_of_an_array_has_a_comment_of_its_own(stage: Stage) -> None:
+    """It has the number of the array, of which squeue shows all tasks."""
+    stage.start(7, 0.0)
+    mates = "9;drom;7;drom;1;drom;RUNNING;drom;other;drom;drom:mate;drom;\n"
+    (stage.folder / "squeue.7.mates").write_text(mates * 2000)
+    (stage.folder / "squeue.7.task").write_text("2")
+    stage.run(0.0)
+    assert stage.run(SETTLE) == [7]
+
+    assert (stage.folder / "scontrol.calls").read_text() == "7_2\n"
+    assert stage.comment(7).startswith("drom:use:here=held:")
+
+
+def test_changes_that_never_end_are_written_ever_more_rarely(stage: Stage) -> None:
+    """A job whose cores change all the time costs Slurm one word a minute at last."""
+    stage.start(7, 0.0)
+    stage.run(0.0)
+    written = other = 0
+    for step in range(200):
+        at = 6.0 * step
+        if step % 2:
+            stage.node.ended(other, at)
+            stage.end(8)
+        else:
+            other = stage.start(8, at)
+        stage.run(at)
+        written += stage.run(at + SETTLE).count(7)
+
+    assert 20 < written < 60
+
+
+def test_a_host_with_another_name_than_its_node_is_told_once(stage: Stage) -> None:
+    """Its jobs run elsewhere for Slurm."""
+    for number in (7, 8):
+        stage.start(number, 0.0, nodes="n[1-2]")
+    stage.run(0.0)
+    assert stage.run(SETTLE) == []
+
+    assert stage.log.getvalue().count("it runs on n[1-2] for Slurm, and this is here: hosts must have") == 1
 
 
 def test_a_new_agent_goes_on_with_the_last_word(stage: Stage) -> None:

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SQUEUE = '#!/bin/sh\ncat "$0.answer"\nexit $(cat "$0.code")\n'
+SQUEUE = """#!/bin/sh
+echo >> "$0.calls"
+[ "$(cat "$0.code")" = 0 ] || { cat "$0.answer"; exit 1; }
+read -r limit nodes < "$0.answer" || [ "$limit" ] || exit 0
+s=';drom;'
+printf "%s$s%s$s%s$s%s$s%s$s\\n" 99 7 1 2:00:00 other "$3" 7 "$(cat "$0.task" || echo N/A)" "$limit" "$nodes"
+"""
 SCONTROL = '#!/bin/sh\necho "$@" >> "$0.calls"\n'
 
 
@@ -76,6 +82,25 @@ def test_a_job_gets_at_least_what_it_has_lost(stage: Stage) -> None:
     stage.answer("1:03:00 here")
     assert stage.run(360.0) == []
     assert stage.run(372.0) == ["update jobid=7 timelimit=+3", "update jobid=8 timelimit=+3"]
+
+
+def test_the_last_task_of_an_array_is_lengthened_alone(stage: Stage) -> None:
+    """It has the number of the array, by which scontrol would lengthen all tasks."""
+    (stage.folder / "squeue.task").write_text("3")
+
+    assert stage.run(12.0)[0] == "update jobid=7_3 timelimit=+3"
+
+
+def test_jobs_that_slurm_has_forgotten_are_not_asked_for_again(stage: Stage) -> None:
+    """Otherwise each job that lost time would cost a command a minute for as long as the agent runs."""
+    stage.answer("slurm_load_jobs error: Invalid job id specified", 1)
+    stage.run(100.0)
+    asked = (stage.folder / "squeue.calls").read_text()
+    for second in range(1000, 10000, 1000):
+        stage.run(float(second))
+
+    assert (stage.folder / "squeue.calls").read_text() == asked
+    assert "slurm_failed" not in stage.log.getvalue()
 
 
 def test_a_short_job_gets_whole_minutes(stage: Stage) -> None:
