@@ -24,6 +24,8 @@ ENDLESS = frozenset({"UNLIMITED", "INFINITE", "Partition_Limit", "PARTITION_LIMI
 MOST_NODES = 100_000
 """The most nodes that a list may name."""
 LARGEST = 1 << 64
+LAST_YEAR = 9996
+"""The last leap year of four digits."""
 
 
 def word(text: str) -> str:
@@ -56,13 +58,14 @@ def number_or_zero(text: str) -> int:
 def moment(text: str) -> int | None:
     """Return the seconds since 1970 of a time in UTC, such as ``2026-11-25T03:20:00``; None for no time.
 
-    Raises WordError.
+    Years after LAST_YEAR, to which a user may ask for a job, count as that. Raises WordError.
     """
     if text in NOTHING:
         return None
-    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}", text):
+    if found := re.fullmatch(r"([0-9]{4,6})(-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})", text):
         with suppress(ValueError):
-            return int(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp())
+            year = min(int(found[1]), LAST_YEAR)
+            return int(datetime.fromisoformat(f"{year:04}{found[2]}").replace(tzinfo=timezone.utc).timestamp())
     raise WordError("is not a time such as 2026-11-25T03:20:00")
 
 
@@ -73,7 +76,7 @@ def limit(text: str) -> int | None:
     """
     if text in NOTHING or text in ENDLESS:
         return None
-    found = re.fullmatch(r"(?:([0-9]{1,7})-)?(?:([0-9]{1,7}):)?([0-9]{1,7}):([0-9]{2})", text)
+    found = re.fullmatch(r"(?:([0-9]{1,7})-)?(?:([0-9]{1,7}):)?([0-9]{1,10}):([0-9]{2})", text)
     if not found or (found[1] and not found[2]):
         raise WordError("is not a time limit such as 2-03:05:00")
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())

@@ -270,7 +270,7 @@ class Engine:
 
     def _request(self, job: Job) -> JobRequest:
         """Return a job as the policy sees it. Jobs that do not share, or cannot use less, are rigid."""
-        seconds = ENDLESS if job.limit_min is None else max(60, 60 * job.limit_min)
+        seconds = ENDLESS if job.limit_min is None else min(ENDLESS, max(60, 60 * job.limit_min))
         tasks = -(-max(1, job.tasks) // job.least_nodes)
         can_share = job.shares and job.malleable is not None and job.malleable[0] * tasks <= self._guest_cores()
         group = ",".join(sorted(job.requested_nodes)) or ANYWHERE

@@ -10,7 +10,15 @@ from drom.agent.text import WordError
 
 @pytest.mark.parametrize(
     ("text", "minutes"),
-    [("30:00", 30), ("1:00:00", 60), ("2-03:05:00", 3065), ("00:00:30", 1), ("UNLIMITED", None), ("N/A", None)],
+    [
+        ("30:00", 30),
+        ("1:00:00", 60),
+        ("2-03:05:00", 3065),
+        ("00:00:30", 1),
+        ("4294967293:00", 4294967293),
+        ("UNLIMITED", None),
+        ("N/A", None),
+    ],
 )
 def test_a_time_limit_is_in_whole_minutes(text: str, minutes: int | None) -> None:
     """Seconds count as a minute that has begun, and no limit is None."""
@@ -20,6 +28,7 @@ def test_a_time_limit_is_in_whole_minutes(text: str, minutes: int | None) -> Non
 def test_a_time_is_in_seconds_since_1970() -> None:
     """Slurm's commands print times in UTC where TZ says so; a time that is not known is None."""
     assert values.moment("2026-11-26T17:06:36") == 1795712796
+    assert values.moment("10196-02-29T00:00:00") == values.moment("9996-02-29T00:00:00")
     assert [values.moment(text) for text in ("N/A", "Unknown", "NONE")] == [None, None, None]
 
 
