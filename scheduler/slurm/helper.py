@@ -84,7 +84,9 @@ class HelperReader(Reader):
 
     def update(self, *words: str) -> None:
         """Change the job that the first of `words` names, such as ``jobid=7``."""
-        if not self._ask(f"update {' '.join(words)}"):
+        if any(len(word.split()) != 1 for word in words):  # the helper takes blanks for ends of words
+            super().update(*words)
+        elif not self._ask(f"update {' '.join(words)}"):
             self._instead(partial(super().update, *words))
 
     def _ask(self, question: str) -> _Answer | None:

@@ -157,6 +157,14 @@ def test_a_helper_stays_where_the_commands_fail_as_well(site: Site) -> None:
     assert site.asked() == ["update jobid=7 nice=3", "update jobid=8 nice=3"]
 
 
+def test_words_with_blanks_go_to_the_command(site: Site) -> None:
+    """The helper would take the parts for words."""
+    site.reader.update("jobid=7", "reqnodelist=n1 priority=9")
+
+    assert site.commands() == ["scontrol update jobid=7"]
+    assert not (site.folder / "asked").exists()
+
+
 def test_a_helper_is_tried_again_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one, after a while."""
     monkeypatch.setattr(helper, "RETRY", 0.0)
