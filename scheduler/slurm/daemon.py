@@ -19,12 +19,14 @@ from drom.scheduler.slurm.records import ENDED
 from drom.scheduler.slurm.usage import job_uses
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from threading import Event
 
     from drom.agent.observe.log import Log
     from drom.scheduler.slurm.engine import Engine, Order
     from drom.scheduler.slurm.history import History
     from drom.scheduler.slurm.reader import Reader
+    from drom.scheduler.slurm.records import Job
     from drom.scheduler.slurm.store import Store
 
 SHARE_OF_TIME = 0.5
@@ -48,6 +50,8 @@ class Daemon:
         self._nodes = reader.nodes()
         self._nodes_at = time.monotonic()
         self._told: dict[str, float] = {}
+        self._stored: set[tuple[int, int | None]] = set()
+        """The ended jobs that Slurm still has and that are in the history, by number and start."""
         self._lease.renew(self._nodes_at)
 
     def run(self, stop: Event) -> None:
@@ -78,7 +82,12 @@ class Daemon:
         self._store.save(self._engine.sent)  # before Slurm knows
         for order in orders:
             self._carry_out(order)
-        self._history.record(job_uses((job for job in jobs.records if job.states & ENDED), time.time()))
+        self._record(jobs.records)
+
+    def _record(self, jobs: Iterable[Job]) -> None:
+        ended = {(job.number, job.started): job for job in jobs if job.states & ENDED and job.ends is not None}
+        self._history.record(job_uses((job for key, job in ended.items() if key not in self._stored), time.time()))
+        self._stored = set(ended)
 
     def _carry_out(self, order: Order) -> None:
         try:

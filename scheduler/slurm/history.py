@@ -33,27 +33,35 @@ class History:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        self._file = open_database(self._path, _TABLE, _INDEX)
-        self._recorded: set[tuple[str, int]] = set()
-        """The jobs of the last call that are on disk, so that they are written once."""
+        self._file = self._open()
+        self._has_failed = False
+
+    def _open(self) -> sqlite3.Connection:
+        return open_database(self._path, _TABLE, _INDEX)
 
     def record(self, uses: Iterable[JobUse]) -> None:
-        """Store the jobs that have ended, all at once; forget those that ended long before. Raises SlurmError."""
-        ended = {(use.job, use.started): use for use in uses if use.ended is not None}
-        new = [use for key, use in ended.items() if key not in self._recorded]
-        if new:
-            oldest = max(use.ended or 0 for use in new) - KEPT
-            rows = [(*use[:-1], *use.used) for use in new]
-            try:
-                self._file.execute("BEGIN IMMEDIATE")
-                self._file.execute("DELETE FROM jobs WHERE ended < ?", (oldest,))
-                self._file.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-                self._file.execute("COMMIT")
-            except sqlite3.Error as error:
-                if self._file.in_transaction:
-                    self._file.rollback()
-                raise SlurmError(sentence_of(self._path, error)) from error
-        self._recorded = set(ended)
+        """Store the jobs that have ended, all at once; forget those that ended long before. Raises SlurmError.
+
+        After a failure the file is opened anew: somebody may have moved it.
+        """
+        new = [use for use in uses if use.ended is not None]
+        if not new:
+            return
+        if self._has_failed:
+            self._file.close()
+            self._file, self._has_failed = self._open(), False
+        oldest = max(use.ended or 0 for use in new) - KEPT
+        rows = [(*use[:-1], *use.used) for use in new]
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.execute("DELETE FROM jobs WHERE ended < ?", (oldest,))
+            self._file.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            self._file.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._has_failed = True
+            if self._file.in_transaction:
+                self._file.rollback()
+            raise SlurmError(sentence_of(self._path, error)) from error
 
     def read(self, since: float) -> list[JobUse]:
         """Return the jobs that have ended since a time in seconds since 1970, in that order. Raises SlurmError."""

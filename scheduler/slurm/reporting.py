@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from drom.agent.cli import output
@@ -14,6 +15,7 @@ from drom.scheduler.slurm.reader import Reader
 from drom.scheduler.slurm.usage import by_user, job_uses, total
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from drom.agent.model.core_use import CoreUse
@@ -49,12 +51,26 @@ def _stored(folder: Path, new: list[JobUse], since: float, *, is_asked: bool) ->
     """Return the stored jobs after storing `new` ones, and a sentence if they cannot be read."""
     if not is_asked and not os.access(folder / FILE, os.R_OK | os.W_OK):
         return [], f"Only jobs that Slurm still has: {folder / FILE} is not there, or not for this user."
-    history = History(folder)
-    try:
+    with _as_owner(folder), closing(History(folder)) as history:
         history.record(new)
         return history.read(since), ""
+
+
+@contextmanager
+def _as_owner(folder: Path) -> Iterator[None]:
+    """Work as the owner of a folder where this is root: what root does there, its owner could misuse."""
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        owner = 0
+    is_other = os.geteuid() == 0 and owner != 0
+    if is_other:
+        os.seteuid(owner)
+    try:
+        yield
     finally:
-        history.close()
+        if is_other:
+            os.seteuid(0)
 
 
 def _row(use: JobUse | UserUse, now: float) -> dict[str, object]:

@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from drom.agent.errors import SlurmError
 from drom.agent.model.core_use import CoreUse
+from drom.scheduler.slurm import reporting
 from drom.scheduler.slurm.history import FILE, KEPT, History
 from drom.scheduler.slurm.reporting import job_lines, user_lines
 from drom.scheduler.slurm.usage import JobUse, UserUse, by_user, job_uses
 
 from tests.scheduler.slurm.test_engine import JOB
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORD = "drom:use:n1=held:100+4,lent:0+4,borrowed:0+0,at:1000"
 RUNS = replace(
@@ -78,6 +78,33 @@ def test_ended_jobs_stay_in_the_history(tmp_path: Path) -> None:
     daemon.close()
     report.close()
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_history_that_was_removed_begins_anew(tmp_path: Path) -> None:
+    """While it is open: one try fails, and the next one has a new file."""
+    history = History(tmp_path)
+    history.record([USED])
+    (tmp_path / FILE).unlink()
+    with pytest.raises(SlurmError, match=FILE):
+        history.record([USED])
+    history.record([USED])
+
+    assert History(tmp_path).read(0) == [USED]
+    history.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may read what others own")
+def test_root_reads_the_history_of_slurmuser() -> None:
+    """As that user, and may add to it."""
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "drom-slurm"
+        Path(name).chmod(0o755)
+        folder.mkdir(0o700)
+        os.chown(folder, 1, 1)
+        assert reporting._stored(folder, [USED], 0, is_asked=True) == ([USED], "")
+        assert reporting._stored(folder, [], 0, is_asked=False) == ([USED], "")
+        assert (folder / FILE).stat().st_uid == 1
+        assert os.geteuid() == 0
 
 
 def test_the_history_forgets_old_jobs(tmp_path: Path) -> None:
