@@ -62,6 +62,8 @@ class SlurmJobs:
             self._errands.append(SlurmComments(self._use, log, here))
         self._running: tuple[_Errand, str] | None = None
         self._next = 0.0
+        self._measured = -LOOK
+        """When use was measured last: turns of the loop may be many more, as where a user sends many orders."""
 
     def next_due(self) -> float | None:
         """Return when to look at the command that runs; None if none does: the agent's loop turns each second."""
@@ -69,7 +71,9 @@ class SlurmJobs:
 
     def run(self, now: float) -> None:
         """Measure, and start or finish a command if that is due. Failures are logged and tried again."""
-        self._use.update(self._node.plan, now)
+        if not self._measured <= now < self._measured + LOOK:
+            self._use.update(self._node.plan, now)
+            self._measured = now
         if now < self._next:
             return
         with self._failures_logged(now):

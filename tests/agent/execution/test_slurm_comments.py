@@ -122,6 +122,16 @@ def test_a_word_is_written_when_cores_change(stage: Stage) -> None:
     assert read_uses(stage.comment(8))["here"].cores == CoreUse(2, 0, 2)
 
 
+def test_use_is_not_measured_at_each_turn_of_a_busy_agent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users can let its loop turn a thousand times a second."""
+    measured: list[float] = []
+    monkeypatch.setattr(stage.jobs._use, "update", lambda _, now: measured.append(now))
+    for turn in range(1000):
+        stage.jobs.run(turn / 1000)
+
+    assert 40 <= len(measured) <= 51
+
+
 def test_what_others_wrote_is_kept(stage: Stage) -> None:
     """A comment that is empty for Slurm has no words."""
     stage.start(7, 0.0, comment="drom:malleable=1:4 by hand")
