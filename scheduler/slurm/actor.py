@@ -85,5 +85,6 @@ class Lease:
 
     def end(self) -> None:
         """Open the gate: Slurm starts the jobs that wait there itself."""
+        self._due = 0.0
         with suppress(SlurmError):
             self._reader.command("scontrol", "delete", f"reservationname={GATE}")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SHARE_OF_TIME = 0.5
 """The part of the time that the daemon and the commands of Slurm may take: looks become rarer where each takes long."""
+OPEN = 60.0
+"""Seconds for which the gate is open after the file of released jobs could not be written."""
 NODES_EVERY = 5.0
 """Seconds between two readings of the nodes, which change rarely."""
 
@@ -49,6 +51,7 @@ class Daemon:
         self._interval = interval
         self._nodes = reader.nodes()
         self._nodes_at = time.monotonic()
+        self._open_until = 0.0
         self._told: dict[str, float] = {}
         self._stored: set[tuple[int, int | None]] = set()
         """The ended jobs that Slurm still has and that are in the history, by number and start."""
@@ -70,7 +73,8 @@ class Daemon:
 
     def _look(self) -> None:
         now = time.monotonic()
-        self._lease.renew(now)
+        if now < self._open_until:
+            return
         if now - self._nodes_at > NODES_EVERY:
             self._nodes, self._nodes_at = self._reader.nodes(), now
         jobs = self._reader.jobs()
@@ -79,7 +83,13 @@ class Daemon:
         orders = self._engine.look(jobs.records, self._nodes.records, time.time())
         for sentence in self._engine.faults:
             self._complain(sentence)
-        self._store.save(self._engine.sent)  # before Slurm knows
+        try:
+            self._store.save(self._engine.sent)  # before Slurm knows
+        except SlurmError:
+            self._lease.end()
+            self._open_until = now + OPEN
+            raise
+        self._lease.renew(now)  # not before: the gate opens by itself where nothing can be read or decided
         for order in orders:
             self._carry_out(order)
         self._record(jobs.records)
