@@ -49,6 +49,8 @@ class _Comment:
     """What was written for a job: its cores; `since` when these are no more (None: they are), and its place."""
 
     written: CoreUse | None = None
+    word: NodeUse | None = None
+    """The word that was written, as it is read."""
     since: float | None = None
     place: int | None = None
     """The number of this node among those of the job, from 0; None before Slurm was asked."""
@@ -124,8 +126,8 @@ class SlurmComments:
             if place:  # after the nodes before this one
                 return
         cores = self._cores(name)
-        if cores == known.written and self._here.name in read_uses(comment):
-            return
+        if cores == known.written and read_uses(comment).get(self._here.name) == known.word:
+            return  # no other node has written at the same time, with what the comment had said before
         use = NodeUse(time.time(), self._total(name), cores)
         words = write_use(free_text(comment), self._here.name, use)
         try:
@@ -133,7 +135,7 @@ class SlurmComments:
         except SlurmError as error:
             if _FINISHED not in str(error):
                 raise
-        known.written = cores
+        known.written, known.word = cores, read_uses(words)[self._here.name]
         known.words += 1
         known.next_at = now + min(MOST_GAP, SETTLE * known.words)
         known.check_at = now + TURN * (min(count, MOST_NODES) + 1) if count > 1 else None

@@ -156,6 +156,22 @@ def test_nodes_write_in_turn(stage: Stage) -> None:
     assert stage.run(written + 100.0) == []
 
 
+def test_a_word_that_another_node_has_set_back_is_written_again(stage: Stage) -> None:
+    """Both have written at the same time, the other one with the comment as it was before."""
+    stage.start(7, 0.0, nodes="here,second")
+    stage.run(0.0)
+    assert stage.run(SETTLE) == [7]
+    before = stage.comment(7)
+    assert stage.run(50.0) == []
+    stage.start(8, 100.0)
+    stage.run(100.0)
+    assert stage.run(100.0 + SETTLE) == [7, 8]
+    (stage.folder / "squeue.7.comment").write_text(before, encoding="utf-8")
+    assert stage.run(100.0 + SETTLE + 3 * TURN) == [7]
+
+    assert read_uses(stage.comment(7))["here"].cores == CoreUse(2, 2, 0)
+
+
 def test_the_last_task_of_an_array_has_a_comment_of_its_own(stage: Stage) -> None:
     """It has the number of the array, of which squeue shows all tasks."""
     stage.start(7, 0.0)
