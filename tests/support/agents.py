@@ -157,7 +157,7 @@ class Program:
         try:
             return self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still runs: {self.show()}") from None
+            raise AssertionError(f"still runs: {self.show()}\n{what_threads_do(self.process.pid)}") from None
 
     def quit(self) -> int:
         """Close its stdin, at which the program under test ends."""
@@ -174,6 +174,31 @@ class Program:
         if self.process.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
+
+
+def what_threads_do(pid: int) -> str:
+    """Return a line for each thread of a process and its descendants: its state, system call and place in the code."""
+    lines = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            for thread in Path(f"/proc/{each.pid}/task").iterdir():
+                with contextlib.suppress(OSError):  # it has ended
+                    state = (thread / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+                    call = (thread / "syscall").read_text(encoding="utf-8").split()
+                    lines.append(f"{each.name()} {thread.name}: {state} {' '.join(call)} {_place(each.pid, call[-1])}")
+    return "\n".join(lines)
+
+
+def _place(pid: int, counter: str) -> str:
+    """Return the file, and the offset in it, of which a program counter executes code; empty if it has none."""
+    if counter.startswith("0x"):
+        for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines():
+            span, _, offset, *rest = line.split()
+            first, last = (int(end, 16) for end in span.split("-"))
+            if first <= int(counter, 16) < last:
+                return f"{rest[-1]}+{int(counter, 16) - first + int(offset, 16):#x}"
+    return ""
 
 
 @dataclass
