@@ -77,9 +77,18 @@ def asleep(thread: threading.Thread) -> bool:
 
 def close_mailbox(fake: FakeAgent) -> None:
     """Close the descriptor of this process's mailbox, as a program does that closes all it does not know."""
-    boxes = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and is_mailbox(fd, fake)]
+    boxes = mailboxes(fake)
+    deadline = time.monotonic() + SECONDS
+    while len(boxes) > 1 and time.monotonic() < deadline:  # until the fake agent, a thread, has closed what it has sent
+        time.sleep(0.001)
+        boxes = mailboxes(fake)
     assert len(boxes) == 1
     os.close(boxes[0])
+
+
+def mailboxes(fake: FakeAgent) -> list[int]:
+    """Return the descriptors of this process that are those of mailboxes of the agent."""
+    return [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and is_mailbox(fd, fake)]
 
 
 def is_mailbox(fd: Path, fake: FakeAgent) -> bool:
