@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import SlurmError
-from drom.agent.execution.slurm_rows import GONE, question, row_of
+from drom.agent.execution.slurm_rows import GONE, LATER, PAUSE, question, row_of
 from drom.agent.model.core_use import CoreUse, NodeUse, read_uses, write_use
 from drom.agent.model.slurm_values import free_text
 from drom.agent.node.batch_use import NOTHING
@@ -31,10 +31,6 @@ SETTLE = 2.0
 """Seconds from a change of a job's cores until it is written: more changes often follow at once, or the job's end."""
 TURN = 2.0
 """Seconds between two nodes of a job."""
-PAUSE = 60.0
-"""Seconds until a job is tried again after a failure."""
-LATER = 600.0
-"""Seconds until a job is looked at again that Slurm does not have on this node."""
 MOST_NODES = 64
 """Nodes of a job that write into its comment: its first ones."""
 MOST_GAP = 60.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import SlurmError
-from drom.agent.execution.slurm_rows import GONE, question, row_of
+from drom.agent.execution.slurm_rows import GONE, LATER, PAUSE, question, row_of
 from drom.agent.model.slurm_values import limit
 from drom.agent.text import WordError
 
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 SPARE = 5.0
 """Seconds that a job may have lost before its limit is changed. Slurm itself ends jobs up to half a minute late."""
-PAUSE = 60.0
-"""Seconds until a job is tried again after a failure."""
-LATER = 600.0
-"""Seconds until a job without a limit, or with another first node, is looked at again: it may have been requeued."""
 
 
 @dataclass(slots=True)

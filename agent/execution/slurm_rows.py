@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from drom.agent.observe.log import Log
 
+PAUSE = 60.0
+"""Seconds until a job is tried again after a failure."""
+LATER = 600.0
+"""Seconds until a job without news, such as one on other nodes for Slurm, is looked at again: it may be requeued."""
 GONE = "Invalid job id"
 """What squeue says of a job that Slurm has forgotten."""
 _SEPARATOR = ";drom;"

@@ -324,11 +324,10 @@ def _named(job: Job) -> Iterator[tuple[str, Job]]:
         return
     if job.tasks_left:
         for task in itertools.islice(_tasks(job.tasks_left), MOST_TASKS):
-            yield f"{job.array}_{task}", replace(job, task=task)
-    elif job.array is not None and job.task is not None:
-        yield f"{job.array}_{job.task}", job
+            one = replace(job, task=task)
+            yield one.identifier, one
     else:
-        yield str(job.number), job
+        yield job.identifier, job
 
 
 def _tasks(text: str) -> Iterator[int]:

@@ -80,6 +80,11 @@ class Job:
     admin_comment: str
 
     @property
+    def identifier(self) -> str:
+        """What Slurm's commands call the job: 7, or 5_3 for a task of an array."""
+        return str(self.number) if self.array is None or self.task is None else f"{self.array}_{self.task}"
+
+    @property
     def shares(self) -> bool:
         """Whether the job shares its cores with others of its partition."""
         return self.sharing == "YES"

@@ -35,7 +35,8 @@ def show_report(days: float, state: Path, *, per_job: bool, records: bool, as_js
     uses = sorted(found.values(), key=lambda use: (use.started, use.job))
     users = by_user(uses, now)
     if as_json:
-        rows = [_row(use, now) for use in (uses if per_job else users)]
+        by_job, of_users = [_row(use, use.given(now)) for use in uses], [_row(use, use.given) for use in users]
+        rows = by_job if per_job else of_users
         output.emit({"schema_version": SCHEMA_VERSION, "days": days, "note": note, "rows": rows})
         return
     if not uses:
@@ -73,8 +74,7 @@ def _as_owner(folder: Path) -> Iterator[None]:
             os.seteuid(0)
 
 
-def _row(use: JobUse | UserUse, now: float) -> dict[str, object]:
-    given = use.given(now) if callable(use.given) else use.given
+def _row(use: JobUse | UserUse, given: float) -> dict[str, object]:
     row = use._asdict() | use.used._asdict() | {"given": given}
     del row["used"]
     return row

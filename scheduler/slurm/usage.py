@@ -58,7 +58,7 @@ def job_uses(jobs: Iterable[Job], now: float) -> list[JobUse]:
         ended = job.ends if has_ended else None
         if used := total_use(job.admin_comment, job.nodes, now if ended is None else ended):
             about = (job.user, job.account, job.name, len(job.nodes), job.cpus, job.started)
-            found.append(JobUse(_number(job), *about, ended, used))
+            found.append(JobUse(job.identifier, *about, ended, used))
     return found
 
 
@@ -77,7 +77,3 @@ def by_user(uses: Iterable[JobUse], now: float) -> list[UserUse]:
 def total(uses: Iterable[CoreUse]) -> CoreUse:
     """Return the sum of core-seconds."""
     return CoreUse(*map(sum, zip(CoreUse(), *uses, strict=True)))
-
-
-def _number(job: Job) -> str:
-    return str(job.number) if job.array is None or job.task is None else f"{job.array}_{job.task}"

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import io
 import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.execution.slurm_comments import LATER, SETTLE, TURN
+from drom.agent.execution.slurm_comments import SETTLE, TURN
 from drom.agent.execution.slurm_jobs import SlurmJobs
+from drom.agent.execution.slurm_rows import LATER
 from drom.agent.model.core_use import CoreUse, read_uses
 from drom.agent.model.jobs import Arrival
 from drom.agent.observe.log import Log
 
-from tests.support.agents import wait_until
-from tests.support.nodes import make_node
+from tests.support.slurm_stage import SlurmStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,16 +38,11 @@ echo "${2#jobid=}" >> "$0.calls"
 """
 
 
-class Stage:
+class Stage(SlurmStage):
     """A node of four cores with an agent, and Slurm as it answers: `running` jobs with their nodes."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.log = io.StringIO()
-        for name, text in (("squeue", SQUEUE), ("scontrol", SCONTROL)):
-            (folder / name).write_text(text, encoding="utf-8")
-            (folder / name).chmod(0o755)
-        self.node = make_node([1, 2, 4, 8])
+        super().__init__(folder, SQUEUE, SCONTROL)
         self.jobs = self.agent()
 
     def agent(self) -> SlurmJobs:
@@ -75,20 +69,7 @@ class Stage:
 
     def run(self, now: float) -> list[int]:
         """Go on to this second, until no command is left to run; return the jobs that were written meanwhile."""
-        calls = self.folder / "scontrol.calls"
-        calls.unlink(missing_ok=True)
-
-        def done() -> bool:
-            self.jobs.run(now)
-            self.jobs._next = 0.0
-            return not self.jobs._commands.is_busy
-
-        wait_until(done, self.log.getvalue)
-        return (
-            [int(line.partition("_")[0]) for line in calls.read_text(encoding="utf-8").splitlines()]
-            if calls.exists()
-            else []
-        )
+        return [int(line.partition("_")[0]) for line in self.calls_until(now)]
 
     def comment(self, number: int) -> str:
         """Return the comment of a job."""
