@@ -19,6 +19,7 @@ from drom.agent.ipc.runtime_dir import make_open
 from dromlib import native
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from drom.agent.execution.protocol import Start
@@ -103,16 +104,17 @@ def environment(start: Start, place: LaunchSite) -> dict[str, str]:
         "DROM_JOB_NAME": start.name,
         "DROM_NODE": place.node,
         "DROM_NODELIST": ",".join(nodes),
-        "DROM_HOSTS": ",".join(f"{host}:{_ranks(start)}" for host in mpi_hosts(nodes)),
+        "DROM_HOSTS": ",".join(f"{host}:{ranks}" for host, ranks in _hosts(start, nodes)),
         "DROM_NTASKS": str(start.total_tasks),
         "DROM_RUNTIME_DIR": str(place.runtime_dir),
     }
     return about | launcher | kept | about  # agents look for these at the beginning
 
 
-def _ranks(start: Start) -> int:
-    """Return how many tasks a job has on each of its nodes."""
-    return max(1, start.total_tasks // max(1, len(start.nodes)))
+def _hosts(start: Start, nodes: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Return the names of a job's nodes for mpirun, with the number of its tasks on each."""
+    equal = max(1, start.total_tasks // max(1, len(nodes)))
+    return zip(mpi_hosts(nodes), start.tasks_on or [equal] * len(nodes), strict=False)
 
 
 def command(start: Start, place: LaunchSite) -> list[str]:
@@ -159,7 +161,7 @@ def write_script(start: Start, place: LaunchSite) -> None:
     if start.script:
         make_open(script_path(start, place).parent)
         _write(script_path(start, place), start.script, 0o500, start)
-        hosts = (f"{host} slots={_ranks(start)}\n" for host in mpi_hosts(start.nodes))
+        hosts = (f"{host} slots={ranks}\n" for host, ranks in _hosts(start, start.nodes))
         _write(hosts_path(start, place), "".join(hosts), 0o400, start)
 
 

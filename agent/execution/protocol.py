@@ -42,6 +42,8 @@ MOST_STRINGS = 1 << 16
 """The most arguments, variables, nodes or jobs of a message."""
 MOST_WORDS = 256
 """The most features, and counted resources, of a node."""
+MOST_DEVICES = 4096
+"""The most of a counted resource that a job has on a node."""
 MOST_ON_NODE = 4096
 """The most jobs that an agent reports in a message."""
 FAULTS = ("job", "node", "busy")
@@ -308,11 +310,12 @@ class Start:
 
     `mode` run: `argv`, or the text of a `script` with `argv` as its arguments, is one task, with `run_options` for
     drom-run. launch: `argv` starts the tasks by itself (mpirun). hold: the tasks are started from another node; the job
-    is here until a `Signal` ends it, with that as its status. `tasks` are expected on this node, and `total_tasks` on
-    all `nodes`. `name` and `user` are the job's and the user's; `memory` is that of the whole job here. `output`,
-    `error` and `input` are paths from `cwd`, where %j is the job, %n the node, %u the user and %x the name: None means
-    /dev/null, but an `error` of None goes to the same file as the output. The first attempt overwrites an existing
-    output file, a later one appends to it.
+    is here until a `Signal` ends it, with that as its status. `tasks` are expected on this node, `tasks_on` on each of
+    `nodes` (equally many if it is empty), and `total_tasks` on all. `name` and `user` are the job's and the user's;
+    `memory` is that of the whole job here, and `devices` are the identities, from 0, of its counted resources.
+    `output`, `error` and `input` are paths from `cwd`, where %j is the job, %n the node, %u the user and %x the name:
+    None means /dev/null, but an `error` of None goes to the same file as the output. The first attempt overwrites an
+    existing output file, a later one appends to it.
     """
 
     job: int = field(metadata=_is(_ID))
@@ -336,6 +339,10 @@ class Start:
     tasks: int = field(metadata=_is(_CORES), default=1)
     total_tasks: int = field(metadata=_is(_CORES), default=1)
     nodes: tuple[str, ...] = field(metadata=_is(_many(_NAME)), default=())
+    tasks_on: tuple[int, ...] = field(metadata=_is(_many(_CORES)), default=())
+    devices: dict[str, tuple[int, ...]] = field(
+        metadata=_is(_book(_many(_COUNT, most=MOST_DEVICES), MOST_WORDS)), default_factory=dict
+    )
     run_options: tuple[str, ...] = field(metadata=_is(_many(_STRING)), default=())
     script: str = field(metadata=_is(_text(1 << 20)), default="")
 

@@ -179,6 +179,6 @@ def _places(words: str, total: int, mask: int | None) -> list[int]:
     if len(places) < total:
         raise TopologyError(
             f"the topology '{words}' needs {total} CPUs and {len(places)} may be used here: "
-            "describe a smaller machine, or add --emulate."
+            "describe a smaller machine, or give the description with --emulate instead."
         )
     return places[:total]

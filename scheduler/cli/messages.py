@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from drom.scheduler.simulator.simulation import Simulation
 
 
-RIGID = ("fcfs", "firstfit", "easy", "conservative", "slurm", "cp")
+RIGID = ("fcfs", "firstfit", "easy", "conservative", "slurm", "cp", "resources")
 """The policies under which every job gets exactly what it asks for."""
 
 

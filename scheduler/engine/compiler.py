@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 numba: Any = importlib.import_module("numba")  # untyped
 
-BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp")
+BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp", "resources")
 _SHARED = (interface, nodesets, profile, scaling, timetable)
 _ENGINE = (
     interface,
@@ -88,6 +88,11 @@ class Policy(NamedTuple):
     def knows_nodes(self) -> bool:
         """Whether the policy plans with individual nodes, so that jobs may be confined to partitions."""
         return bool(self.options.get("reservations", 0))
+
+    @property
+    def divides_nodes(self) -> bool:
+        """Whether a live cluster gives jobs cores, memory and counted resources of nodes instead of whole nodes."""
+        return self.built_in == "resources"
 
     def parameters(self) -> dict[str, float | str]:
         """Return the parameters with values as users write them."""

@@ -49,6 +49,7 @@ from drom.scheduler.simulator.contracts import table_of
 from drom.scheduler.simulator.evolving import with_phases
 from drom.scheduler.simulator.measurement import measure
 from drom.scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
+from drom.scheduler.simulator.resource_guide import ResourceGuide
 from drom.workloads.errors import counted
 from drom.workloads.files import check_writable, replacing
 
@@ -342,12 +343,16 @@ def guide_of(run: Simulation) -> Callable[[World, int], Floats] | None:
 
     Raises SchedulerError if OR-tools is missing, for partitions, and for event rules other than `instant`.
     """
-    if run.policy.built_in != "cp":
+    name = run.policy.built_in
+    if name not in GUIDED:
         return None
+    if run.machine.event_rule != "instant" or run.machine.partitions:
+        msg = f"The policy {name} plans for the instant rule and the whole machine: omit the option."
+        raise SchedulerError(msg)
+    if name == "resources":
+        return ResourceGuide(run.policy.options)
     from drom.scheduler.cp.guide import CpPlanner
 
-    if run.machine.event_rule != "instant" or run.machine.partitions:
-        raise SchedulerError("The policy cp plans for the instant rule and the whole machine: omit the option.")
     return CpPlanner(run.world, run.policy.options)
 
 
@@ -410,6 +415,8 @@ def _arrays(value: Any, name: str = "world") -> Iterator[tuple[str, Ints]]:  # n
             yield f"{name}.{field}", inner
 
 
+GUIDED = ("cp", "resources")
+"""The policies whose decisions are made outside the compiled loop."""
 PLANLESS = ("fcfs", "firstfit")
 """The policies whose decisions do not depend on predictions."""
 
@@ -424,7 +431,7 @@ def check_predictor(name: str, machine: Machine, policy: Policy) -> None:
         msg = f"--predict {name} is for --event-rule instant, not {machine.event_rule}: leave one of them out."
     elif machine.slot > 1:
         msg = f"--predict {name} is for machines without time slots: leave one of them out."
-    elif policy.pooled or policy.built_in == "cp":
+    elif policy.pooled or policy.built_in in GUIDED:
         msg = f"--predict {name} is for policies that plan with run times: choose easy, conservative, slurm or sd."
     elif policy.options.get("recompute", 0):
         msg = f"--predict {name} and recompute=1 both change limits of running jobs: leave one of them out."

@@ -19,7 +19,7 @@ from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.server.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from drom.scheduler.engine.compiler import Policy
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CORES = 4
 ANN = User(1000, 1000, "ann")
+Size = tuple[int, int, dict[str, int]]
+"""Cores, memory in bytes and counted resources of a node."""
 SETTINGS = Settings(give_up=1e9, kill_wait=5.0)
 
 
@@ -36,6 +38,8 @@ class Attempt:
 
     state: str
     cores: int
+    memory: int = 0
+    devices: dict[str, tuple[int, ...]] = field(default_factory=dict)
     ordered: deque[int] = field(default_factory=deque)
     status: int = 0
     ended: float = 0.0
@@ -58,13 +62,16 @@ class FakeNode:
     begun: set[tuple[int, int]] = field(default_factory=set)
     welcome: bool = False
     features: tuple[str, ...] = ()
+    memory: int = 0
+    resources: dict[str, int] = field(default_factory=dict)
 
     def hello(self) -> say.Hello:
         """Say who it is."""
         known = tuple(say.Known(*key, one.state, one.cores) for key, one in self.known.items())
         self.welcome = False
         now, name = self.clock(), self.name
-        return say.Hello(say.PROTOCOL, "1", name, name, "b", self.cores, 1, 0, {}, self.features, False, now, known)
+        has = self.cores, 1, self.memory, self.resources, self.features
+        return say.Hello(say.PROTOCOL, "1", name, name, "b", *has, emulated=False, time=now, jobs=known)
 
     @property
     def running(self) -> dict[tuple[int, int], Attempt]:
@@ -103,7 +110,7 @@ class FakeNode:
             assert key not in self.launched, f"{key} is started twice on {self.name}"
             self.launched.add(key)
             self.begun.update({key} if message.mode != "hold" else ())
-            self.known[key] = Attempt("running", message.cores)
+            self.known[key] = Attempt("running", message.cores, message.memory, message.devices)
         runs = self.known[key].state == "running"
         self.outbox.append(say.Started(*key, 1, self.clock()) if runs else self._ended(key))
 
@@ -147,9 +154,13 @@ class FakeNode:
 class FakeCluster:
     """A scheduler's state machine with its queue in `folder`, and its nodes."""
 
-    def __init__(self, folder: Path, policy: Policy, nodes: int, settings: Settings = SETTINGS) -> None:
+    def __init__(
+        self, folder: Path, policy: Policy, nodes: int, settings: Settings = SETTINGS, sizes: Sequence[Size] = ()
+    ) -> None:
         self.folder, self.policy, self.settings, self.now = folder, policy, settings, 1000.0
         self.nodes = {name: FakeNode(name, lambda: self.now) for name in (f"n{i}" for i in range(nodes))}
+        for node, size in zip(self.nodes.values(), sizes, strict=False):
+            node.cores, node.memory, node.resources = size
         self.store = Store(folder)
         self.open()
 
@@ -231,7 +242,7 @@ class FakeCluster:
                     busy = True
                 for key in [key for key, one in node.running.items() if one.ordered]:
                     node.follow(key)
-                for key in list(node.running) if ends else ():
+                for key in [key for key in node.running if ends and key in node.begun]:
                     node.end(key, 0)
                 while node.outbox:
                     self.hear(node)
@@ -243,9 +254,15 @@ class FakeCluster:
         raise AssertionError("the cluster does not come to rest")
 
     def check_cores(self) -> None:
-        """Assert that no core was given twice."""
+        """Assert that no core was given twice, no memory, and nothing that is counted."""
         for node in self.nodes.values():
-            assert sum(one.cores for one in node.running.values()) <= node.cores, node
+            there = node.running.values()
+            assert sum(one.cores for one in there) <= node.cores, node
+            assert not node.memory or sum(one.memory for one in there) <= node.memory, node
+            for name in {name for one in there for name in one.devices}:
+                given = [device for one in there for device in one.devices.get(name, ())]
+                assert len(given) == len(set(given)), node
+                assert set(given) <= set(range(node.resources.get(name, 0))), node
 
     def check(self) -> None:
         """Assert what always holds while no node is given up."""

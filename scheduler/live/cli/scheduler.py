@@ -110,7 +110,7 @@ class SchedulerOptions:
 def scheduler(options: SchedulerOptions) -> None:
     """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
     from drom.scheduler.engine.compiler import announcement, load_policy
-    from drom.scheduler.live.cluster.controller import check
+    from drom.scheduler.live.cluster.driver import check
     from drom.scheduler.live.server.agent_server import gate_for_agents
     from drom.scheduler.live.server.server import Server
 

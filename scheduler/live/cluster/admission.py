@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.text import counted, duration, in_words
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster import units
 from drom.scheduler.live.cluster.controller import ANYWHERE
 from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING
 
@@ -59,7 +60,9 @@ def _lacks(spec: Spec, node: Node) -> Iterator[str]:
 
 def why_not_under(policy: Policy, spec: Spec) -> str:
     """Return why a policy cannot place a job, which an earlier policy may have accepted; empty if it can."""
-    if group_of(spec) == ANYWHERE or policy.knows_nodes:
+    if not spec.nodes and spec.ranks > 1 and not policy.divides_nodes:
+        return f"policy {policy.name} gives jobs whole nodes, and it does not say how many"
+    if group_of(spec) == ANYWHERE or policy.knows_nodes or policy.divides_nodes:
         return ""
     return f"policy {policy.name} treats all nodes as equal"
 
@@ -75,7 +78,9 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
             f"{in_words(most)}: request less with --mem."
         )
         raise SchedulerError(msg)
-    if len(fit) < spec.nodes:
+    if policy.divides_nodes:
+        units.check(spec, fit)
+    elif len(fit) < spec.nodes:
         lacking = {what for node in nodes for what in _lacks(spec, node)}
         having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
         msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."

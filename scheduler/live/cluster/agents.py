@@ -44,11 +44,11 @@ class Agents:
         if not re.fullmatch(NODE, message.node):
             msg = f"{message.node[:64]!r} is not a name of a node: set one of letters, digits, . _ and - with --node."
             raise SchedulerError(msg)
-        if controller and message.cores != controller.cores:
+        if controller and not self._state.policy.divides_nodes and message.cores != controller.cores:
             has = counted(controller.cores, "core")
             msg = (
                 f"node {message.node} has {counted(message.cores, 'core')}, the nodes of this cluster have {has}: "
-                "use another scheduler for it."
+                f"policy {self._state.policy.name} needs equal ones; --policy resources takes any."
             )
             raise SchedulerError(msg)
         node = self._members.join(message, now)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import NEVER
-from drom.scheduler.live.cluster import admission, launch
+from drom.scheduler.live.cluster import admission, launch, units
 from drom.scheduler.live.cluster.agents import Agents
 from drom.scheduler.live.cluster.executions import Executions
 from drom.scheduler.live.cluster.job_queue import JobQueue
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from drom.scheduler.engine.compiler import Policy
-    from drom.scheduler.live.cluster.controller import Controller
+    from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.fair_share import Usage
     from drom.scheduler.live.cluster.settings import Settings
 
@@ -56,7 +56,7 @@ class Cluster:
         self._next = 1
 
     @property
-    def controller(self) -> Controller | None:
+    def controller(self) -> Driver | None:
         """The driver of the policy; None before the first node."""
         return self.state.controller
 
@@ -71,7 +71,9 @@ class Cluster:
         """Add `count` equal jobs and return them. Raises SchedulerError for jobs that can never run here."""
         if self.controller is None:
             raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
-        spec = sized(spec, self.controller.cores)
+        spec = (
+            units.sized(spec, self.nodes.values()) if self.policy.divides_nodes else sized(spec, self.controller.cores)
+        )
         self.queue.check(spec)
         launch.check(spec, user)
         admission.check_dependencies(spec, self.state.state_of)

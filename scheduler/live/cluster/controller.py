@@ -67,13 +67,19 @@ ANYWHERE = ""
 
 
 class JobRequest(NamedTuple):
-    """What a policy knows of a job. `requested` is in seconds; `group` names the set of nodes on which it may run."""
+    """What a policy knows of a job. `requested` is in seconds; `group` names the set of nodes on which it may run.
+
+    Under a policy over resources `nodes` are units, each of which asks for `amounts` of resources by name (memory in
+    MiB), and of which a node may have `most`.
+    """
 
     nodes: int
     requested: int
     cls: int = RIGID
     priority: int = 0
     group: str = ANYWHERE
+    most: int = 1
+    amounts: tuple[tuple[str, int], ...] = ()
 
 
 class Fault(NamedTuple):
@@ -208,6 +214,10 @@ class Controller:
         ends: Ints = np.where(residents == NOBODY, world.scalars[NOW], world.jobs.ends[residents]).max(axis=1)
         return np.sort(ends)
 
+    def size(self, number: int) -> int:
+        """Return the cores that a waiting job asks for."""
+        return int(self._world.jobs.cores[self._index[number]])
+
     def limit(self, number: int) -> int:
         """Return how many seconds a running job may take."""
         return self._limits.get(number, int(self._world.jobs.limit[self._index[number]]))
@@ -283,6 +293,9 @@ class Controller:
         insert_predicted(world, job)
         note_neighbours(world, job)
         update_ends(world, now)
+
+    def describe(self, node: int, cores: int, memory: int, resources: Mapping[str, int]) -> None:
+        """Record what a node has: nodes are equal here, and groups have those that suffice for jobs."""
 
     def node_up(self, node: int) -> None:
         """Record that jobs may start on a node from now on."""
@@ -537,11 +550,6 @@ class Controller:
 def _roomy(count: int) -> int:
     """Return the capacity for `count` entries: slightly more, as one request pays for the whole move."""
     return count + max(ROOM, count // 8)
-
-
-def prepare(policy: Policy) -> None:
-    """Compile a policy, which may take a minute, before requests wait for it. Raises as `Controller`."""
-    Controller(policy, 1)
 
 
 def check(policy: Policy) -> None:

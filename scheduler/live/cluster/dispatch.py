@@ -40,10 +40,9 @@ Order = Resize | Start
 
 
 class Dispatch:
-    """The orders that bring the parts of jobs to what the policy plans. Each node has `cores` cores."""
+    """The orders that bring the parts of jobs to what the policy plans."""
 
-    def __init__(self, placements: Placements, cores: int) -> None:
-        self.cores = cores
+    def __init__(self, placements: Placements) -> None:
         self.wake = math.inf
         """When a refused order may be repeated."""
         self._placements = placements
@@ -73,12 +72,12 @@ class Dispatch:
 
     def _fits(self, waiting: Placement) -> bool:
         """Return whether the node of a part that waits has room for it."""
-        return self._placements.held(waiting.node.index) + waiting.planned <= self.cores
+        return self._placements.held(waiting.node.index) + waiting.planned <= waiting.node.cores
 
     def _resizes(self, parts: list[Placement], now: float) -> Iterator[Resize]:
         """Give and yield the orders for parts on one node that can be given now."""
         for part in parts:
             others = self._placements.held(part.node.index) - part.held
-            if others + max(part.held, part.planned) <= self.cores and part.may_be(part.planned, now):
+            if others + max(part.held, part.planned) <= part.node.cores and part.may_be(part.planned, now):
                 part.ordered.append(part.planned)
                 yield Resize(part, part.planned)

@@ -18,6 +18,7 @@ from drom.scheduler.live.cluster.jobs import (
     STARTING,
     TIMEOUT,
     Job,
+    Node,
 )
 from drom.scheduler.live.cluster.launch import start_of
 from drom.scheduler.live.cluster.placements import ABSENT, ASKED, STARTED, UNSURE, Placement
@@ -25,7 +26,8 @@ from drom.scheduler.live.cluster.survivors import Survivors
 
 if TYPE_CHECKING:
     from drom.agent.observe.job_rates import Rates
-    from drom.scheduler.live.cluster.controller import Controller, Fault
+    from drom.scheduler.live.cluster.controller import Fault
+    from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.job_queue import JobQueue
     from drom.scheduler.live.cluster.state import ClusterState
 
@@ -57,7 +59,7 @@ class Executions:
 
     # --- the policy's decisions -----------------------------------------------------------------------------------
 
-    def follow_policy(self, controller: Controller, now: float) -> None:
+    def follow_policy(self, controller: Driver, now: float) -> None:
         """Call the policy if it is due, and give the orders that follow from its decisions."""
         for number in controller.turn(int(now)):
             self._place(self._state.jobs[number], controller, now)
@@ -73,11 +75,12 @@ class Executions:
                     self._outbox.save(job)
         self._give_orders(now)
 
-    def _place(self, job: Job, controller: Controller, now: float) -> None:
+    def _place(self, job: Job, controller: Driver, now: float) -> None:
         """Record where the policy has placed a job, before any node is asked to start it."""
         indices = controller.nodes_of(job.number)
         cores = [(self._state.node_at[index], controller.cores_on(job.number, index)) for index in indices]
         job.shares = {node.name: amount for node, amount in cores}
+        job.devices = {node.name: found for node, _ in cores if (found := self._free_devices(job, node))}
         job.state, job.attempt, job.reason = STARTING, job.attempt + 1, ""
         self._placements.place(job, cores)
         job.sizes, job.over = dict(job.shares), None
@@ -85,13 +88,22 @@ class Executions:
         self._outbox.record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
         self._note_limit(job, controller.limit(job.number), now)
 
+    def _free_devices(self, job: Job, node: Node) -> dict[str, list[int]]:
+        """Return the first identities of counted resources that no job on a node has, as many as a job asks for."""
+        there = [part.job.devices.get(node.name, {}) for part in self._placements.on(node.index)]
+        found = {}
+        for name, amount in job.spec.resources.items():
+            taken = {device for devices in there for device in devices.get(name, ())}
+            found[name] = [device for device in range(node.resources.get(name, 0)) if device not in taken][:amount]
+        return found
+
     def _note_limit(self, job: Job, limit: int, now: float) -> None:
         """Record how long a job may take, with a history entry if that has changed."""
         if job.limit != limit:
             job.limit = limit
             self._outbox.record(job, now, "limit", seconds=limit)
 
-    def _warn_of_faults(self, controller: Controller) -> None:
+    def _warn_of_faults(self, controller: Driver) -> None:
         """Warn of decisions of the policy that could not be carried out, unless its previous call had the same."""
         for fault in controller.faults:
             if fault not in self._faults:
@@ -123,11 +135,12 @@ class Executions:
 
     def start_on(self, name: str, job: Job) -> None:
         """Send a node the request to start its part of a job."""
-        self._outbox.send(name, start_of(job, name, self._state.dispatch.cores))
+        most = job.shares[name] if self._state.policy.divides_nodes else self._state.nodes[name].cores
+        self._outbox.send(name, start_of(job, name, most))
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
-    def _end_late(self, controller: Controller, now: float) -> None:
+    def _end_late(self, controller: Driver, now: float) -> None:
         """End jobs that have reached their limits; the controller reports each within the second of its limit."""
         late, controller.late = controller.late, []
         for number in late:
@@ -147,7 +160,7 @@ class Executions:
         asked = job.state == STARTING and job.number not in self._placements.waiting
         return asked and all(part.node.speaks for part in self._placements.of(job.number))
 
-    def next_looks(self, controller: Controller) -> list[float]:
+    def next_looks(self, controller: Driver) -> list[float]:
         """Return the times at which jobs that are late are to be ended (unix seconds)."""
         late = [job for number in controller.late if (job := self._state.jobs.get(number)) and job.state == RUNNING]
         return [_due(controller, job) for job in late]
@@ -278,7 +291,7 @@ class Executions:
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
         self._placements.clear(job)
-        job.shares, job.limit = {}, self._state.settings.limit(job.spec.time)
+        job.shares, job.devices, job.limit = {}, {}, self._state.settings.limit(job.spec.time)
         self._outbox.record(job, now, "requeued", reason=reason)
 
     def lose(self, job: Job, reason: str, now: float) -> None:
@@ -306,6 +319,6 @@ class Executions:
             self.survivors.ends(job.number, now)
 
 
-def _due(controller: Controller, job: Job) -> float:
+def _due(controller: Driver, job: Job) -> float:
     """Return when a late job is to be ended; for a job that has not started that is always in the past."""
     return (job.started or 0.0) + controller.limit(job.number)

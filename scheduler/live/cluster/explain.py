@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.text import counted, duration
 from drom.scheduler.interface import NEVER
-from drom.scheduler.live.cluster import admission
+from drom.scheduler.live.cluster import admission, units
 from drom.scheduler.live.cluster.executions import MOST_LOSSES
 from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
@@ -20,12 +20,13 @@ from drom.scheduler.live.cluster.jobs import (
     TIMEOUT,
     how_it_ended,
 )
+from drom.scheduler.live.cluster.resource_controller import ResourceController
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from drom.scheduler.live.cluster.cluster import Cluster
-    from drom.scheduler.live.cluster.controller import Controller
+    from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.jobs import Job, Node
 
 
@@ -91,6 +92,8 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     away, busy = _away(mine), [node.busy for node in mine if node.state == "busy"]
     if not cluster.nodes:
         return "no node has joined yet"
+    if isinstance(cluster.controller, ResourceController) and cluster.controller.waits(job.number):
+        return _shortage_of_resources(job, cluster.controller)
     if len(mine) < job.spec.nodes:
         return f"the cluster has {counted(len(mine), 'node')} with what it asks for"
     if len(mine) - away < job.spec.nodes:
@@ -98,6 +101,16 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     if len(mine) - away - len(busy) < job.spec.nodes:
         return f"{len(busy)} of its nodes cannot start jobs now: {busy[0].removesuffix('.')}"
     return "not enough nodes are free"
+
+
+def _shortage_of_resources(job: Job, controller: ResourceController) -> str:
+    """Return why a job does not start that gets parts of nodes."""
+    (count, _), (now, ever) = units.units(job.spec), controller.room(job.number)
+    if ever < count:
+        return "nodes that it needs are drained, silent or down"
+    if now < count:
+        return f"{'no node has' if count == 1 else 'too few nodes have'} {units.in_sentence(job.spec)} free"
+    return "it would delay others"
 
 
 def _away(nodes: Sequence[Node]) -> int:
@@ -166,7 +179,7 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
     return said
 
 
-def _place(job: Job, controller: Controller) -> str:
+def _place(job: Job, controller: Driver) -> str:
     """Return a sentence with a job's place in the queue."""
     waiting, _ = controller.counts
     if waiting == 1:
@@ -189,6 +202,10 @@ def _share(job: Job, cluster: Cluster) -> list[str]:
 
 def _room(job: Job, cluster: Cluster) -> str:
     """Return a sentence with the number of nodes that a job needs, and of those that it could have now."""
+    if isinstance(cluster.controller, ResourceController):
+        (count, _), (now, _) = units.units(job.spec), cluster.controller.room(job.number)
+        times = f", {count} times" if count > 1 else ""
+        return f"It needs {units.in_sentence(job.spec)}{times}; there is room for {min(now, count)} now."
     mine = admission.hosts(job.spec, cluster.nodes.values())
     free = sum(node.state == "up" and not cluster.placements.on(node.index) for node in mine)
     where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
@@ -210,8 +227,17 @@ def _measured(known: Mapping[int, float], total: int) -> list[str]:
 
 def _has(job: Job, cluster: Cluster) -> str:
     """Return the cores that a job has of the nodes that it has not left."""
-    parts = [f"{job.shares[name]} of {cluster.dispatch.cores} cores of {name}" for name in job.left]
+    parts = [
+        f"{job.shares[name]} of {counted(cluster.nodes[name].cores, 'core')} of {name}{_devices(job, name)}"
+        for name in job.left
+    ]
     return f"It has {', '.join(parts)}."
+
+
+def _devices(job: Job, node: str) -> str:
+    """Return the identities of the counted resources that a job has on a node: `` with gpu 0,1``."""
+    found = job.devices.get(node, {})
+    return "".join(f" with {name} {','.join(map(str, which))}" for name, which in found.items())
 
 
 def _ending(job: Job, cluster: Cluster) -> str:
@@ -234,14 +260,14 @@ def _ending(job: Job, cluster: Cluster) -> str:
 
 
 def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
-    total = cluster.dispatch.cores
     said = [_has(job, cluster)]
     if job.state == STARTING:
         waits = cluster.dispatch.waiting_for(job.number)
         said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")
     nodes = [part.node for part in cluster.placements.of(job.number)]
     others = sorted({other.job.number for node in nodes for other in cluster.placements.on(node.index)} - {job.number})
-    shrunk = any(cores < total for cores in job.shares.values())
+    total = max((node.cores for node in nodes), default=0)
+    shrunk = any(cores < total for cores in job.shares.values()) and not cluster.policy.divides_nodes
     if shrunk and others:
         said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
     said += _measured(cluster.executions.known_rates(job.number), total)

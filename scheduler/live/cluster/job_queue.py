@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.agent.text import counted
 from drom.scheduler.interface import RIGID
-from drom.scheduler.live.cluster import admission, fair_share
+from drom.scheduler.live.cluster import admission, fair_share, units
 from drom.scheduler.live.cluster.controller import ANYWHERE, JobRequest
 from drom.scheduler.live.cluster.dependencies import Dependencies
 from drom.scheduler.live.cluster.jobs import CANCELLED, CLASSES, PENDING, Job, Node
@@ -19,8 +20,8 @@ from drom.scheduler.live.cluster.spec import without_environment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from drom.scheduler.live.cluster.controller import Controller
     from drom.scheduler.live.cluster.dependencies import Wait
+    from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.spec import Spec
     from drom.scheduler.live.cluster.state import ClusterState
 
@@ -66,7 +67,7 @@ class JobQueue:
         if why_not := admission.why_not_under(self._state.policy, spec):
             return f"{why_not}, and it requests certain ones: cancel it, or run the scheduler with --policy sd"
         controller, threads = self._state.controller, max(1, spec.threads)
-        if controller and spec.tasks * threads > controller.cores:
+        if controller and not self._state.policy.divides_nodes and spec.tasks * threads > controller.cores:
             wants = f"{counted(spec.tasks, 'task')} of {counted(threads, 'core')}"
             has = counted(controller.cores, "core")
             return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it again"
@@ -75,7 +76,8 @@ class JobQueue:
     def check(self, spec: Spec) -> None:
         """Raise SchedulerError, with the reason, for a job that can never run on the nodes that there are."""
         state = self._state
-        admission.check(spec, self._hosts(spec), state.nodes.values(), state.settings, state.policy)
+        hosts = self._fitting.hosts(self._placed(spec), state.nodes.values())
+        admission.check(spec, hosts, state.nodes.values(), state.settings, state.policy)
 
     # --- in and out -----------------------------------------------------------------------------------------------
 
@@ -168,13 +170,21 @@ class JobQueue:
 
     def request(self, job: Job) -> JobRequest:
         """Return the description of a job for the policy, which from then on knows the nodes of the job's group."""
-        state, group = self._state, admission.group_of(job.spec)
+        state, placed = self._state, self._placed(job.spec)
+        group, length = admission.group_of(placed), max(1, state.settings.limit(job.spec.time))
         if group not in self._groups:
-            self._groups[group] = job.spec
+            self._groups[group] = placed
             self._allow(group)
-        shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, state.dispatch.cores)
-        cls = CLASSES[job.spec.job_class] if shares else RIGID
-        return JobRequest(job.spec.nodes, max(1, state.settings.limit(job.spec.time)), cls, job.priority, group)
+        if state.policy.divides_nodes:
+            count, most = units.units(job.spec)
+            return JobRequest(count, length, RIGID, job.priority, group, most, tuple(units.amounts(job.spec).items()))
+        cores = state.controller.cores if state.controller else 0
+        shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, cores)
+        return JobRequest(job.spec.nodes, length, CLASSES[job.spec.job_class] if shares else RIGID, job.priority, group)
+
+    def _placed(self, spec: Spec) -> Spec:
+        """Return a specification with what decides on which nodes its job may be; policies may count amounts."""
+        return replace(spec, memory=0, resources={}) if self._state.policy.divides_nodes else spec
 
     def regroup(self) -> None:
         """Recompute the nodes on which jobs may run, and the jobs that may share nodes."""
@@ -192,15 +202,11 @@ class JobQueue:
     def _allow(self, group: str) -> None:
         """Send the policy the nodes on which the jobs of a group may run, unless they may run on any."""
         if self._state.controller and group != ANYWHERE:
-            could = [node.index for node in self._hosts(self._groups[group])]
+            could = [node.index for node in self._fitting.hosts(self._groups[group], self._state.nodes.values())]
             for unused in self._state.controller.allow(group, could):
                 self._groups.pop(unused)
 
-    def _hosts(self, spec: Spec) -> list[Node]:
-        """Return the nodes that lack nothing for a job."""
-        return self._fitting.hosts(spec, self._state.nodes.values())
-
-    def share_out(self, controller: Controller, now: float) -> None:
+    def share_out(self, controller: Driver, now: float) -> None:
         """Order the queue by shares, if users have shares: after each event, and when `ARRANGE` seconds have passed."""
         state, usage = self._state, self._state.usage
         if usage is None or not (controller.has_news or now - self._arranged >= ARRANGE):
@@ -210,7 +216,7 @@ class JobQueue:
         usage.advance(now, [(job.user.uid, sum(job.sizes.values())) for job in on_nodes])
         numbers = sorted(controller.waiting)
         jobs = [state.jobs[number] for number in numbers]
-        charges = [job.spec.nodes * controller.cores * state.settings.limit(job.spec.time) for job in jobs]
+        charges = [controller.size(job.number) * state.settings.limit(job.spec.time) for job in jobs]
         found = fair_share.order(
             np.array([job.priority for job in jobs], np.int64),
             np.array([job.user.uid for job in jobs], np.int64),

@@ -44,11 +44,11 @@ class Job:
     """A job and its state. Times are unix seconds, None before they are known; `limit` is in seconds.
 
     `shares` are the cores planned for it, by name of node, in the order in which it got the nodes: the first one starts
-    it. `left` are the nodes that it has not left yet, `acknowledged` those that have reported that they started it.
-    `sizes` are its cores by node according to its history. `verdict` is its state once it has left all nodes, if that
-    is decided before. Its own program ended at the time `over`, although it may not have left all nodes. `losses`
-    counts its losses soon after its start since it was last released. `holder` is the name of the last user who held
-    it.
+    it. `devices` are the identities, from 0, of the counted resources that it has, by node and resource. `left` are the
+    nodes that it has not left yet, `acknowledged` those that have reported that they started it. `sizes` are its cores
+    by node according to its history. `verdict` is its state once it has left all nodes, if that is decided before. Its
+    own program ended at the time `over`, although it may not have left all nodes. `losses` counts its losses soon after
+    its start since it was last released. `holder` is the name of the last user who held it.
     """
 
     number: int
@@ -74,6 +74,16 @@ class Job:
     max_rss: int = 0
     losses: int = 0
     holder: str = ""
+    devices: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+    @property
+    def width(self) -> int:
+        """The number of its nodes; of its tasks, while these may be on any nodes and it has none."""
+        return self.spec.nodes or len(self.shares) or self.spec.ranks
+
+    def tasks_on(self, node: str) -> int:
+        """Return the number of its tasks on one of its nodes."""
+        return self.spec.tasks if self.spec.nodes else self.shares[node] // max(1, self.spec.threads)
 
     @property
     def is_final(self) -> bool:

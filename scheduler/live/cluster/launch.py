@@ -20,8 +20,8 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 """Open MPI refuses to run as root without these variables; root has confirmed that by submitting the job."""
 
 
-def start_of(job: Job, node: str, cores: int) -> say.Start:
-    """Return the message that starts a job on one of its nodes, each of which has `cores` cores."""
+def start_of(job: Job, node: str, most: int) -> say.Start:
+    """Return the message that starts a job on one of its nodes, where it may grow to `most` cores."""
     spec, launches = job.spec, node == job.launcher
     mode = "hold" if not launches else "launch" if spec.by_mpirun else "run"
     return say.Start(
@@ -29,7 +29,7 @@ def start_of(job: Job, node: str, cores: int) -> say.Start:
         attempt=job.attempt,
         name=name_of(spec),
         cores=job.shares[node],
-        most=cores if spec.job_class == "malleable" else job.shares[node],
+        most=most if spec.job_class == "malleable" else job.shares[node],
         uid=job.user.uid,
         gid=job.user.gid,
         user=job.user.name,
@@ -43,16 +43,18 @@ def start_of(job: Job, node: str, cores: int) -> say.Start:
         input=spec.input or None,
         umask=spec.umask,
         memory=spec.memory,
-        tasks=spec.tasks,
+        tasks=job.tasks_on(node),
         total_tasks=spec.ranks,
         nodes=tuple(job.shares),
+        tasks_on=tuple(map(job.tasks_on, job.shares)),
+        devices={name: tuple(found) for name, found in job.devices.get(node, {}).items()},
         script=spec.script,
     )
 
 
 def check(spec: Spec, user: User) -> None:
     """Raise SchedulerError for a job with a start message that agents would reject."""
-    job = Job(1, spec, user, 0.0, attempt=1, shares={"node": max(1, spec.tasks)})
+    job = Job(1, spec, user, 0.0, attempt=1, shares={"node": max(1, spec.tasks, spec.threads)})
     try:
         say.to_agent(say.encode(start_of(job, "node", 1)))
     except say.MalformedError as error:
@@ -66,6 +68,6 @@ def mpi_command(job: Job) -> tuple[str, ...]:
     On a single node, mpirun addresses it as localhost, whatever its name is.
     """
     names = mpi_hosts(tuple(job.shares)) if len(job.shares) > 1 else ["localhost"]
-    hosts = ",".join(f"{name}:{job.spec.tasks}" for name in names)
+    hosts = ",".join(f"{name}:{job.tasks_on(node)}" for name, node in zip(names, job.shares, strict=True))
     mpirun = ("mpirun", "--host", hosts, "-n", str(job.spec.ranks), "--bind-to", "none")
     return (*mpirun, "drom-run", "--class", job.spec.job_class, "--await", "--", *job.spec.command)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import AGENT_GONE, NODE_DOWN
-from drom.scheduler.live.cluster.controller import Controller
+from drom.scheduler.live.cluster.driver import driver_of
 from drom.scheduler.live.cluster.jobs import PENDING, Node
 from drom.scheduler.live.cluster.placements import FIRST_PAUSE, LONGEST_PAUSE
 
@@ -47,7 +47,8 @@ class Membership:
             index = next(index for index in count() if index not in self._state.node_at)
             node = self._nodes[message.node] = Node(message.node, index, message.cores)
             self._state.node_at[index] = node
-        node.cpus_per_core, node.memory, node.host = message.cpus_per_core, message.memory, message.host
+        node.cores, node.cpus_per_core = message.cores, message.cpus_per_core
+        node.memory, node.host = message.memory, message.host
         node.resources, node.features = dict(message.resources), list(message.features)
         node.boot, node.emulated = message.boot, message.emulated
         node.heard, node.gone_since, node.down, node.skew = now, None, False, message.time - now
@@ -57,17 +58,18 @@ class Membership:
             self._outbox.warn("node_clock_off", node=node.name, reason=reason)
         self._outbox.nodes[node.name] = node
         self.next_look = 0.0
-        self._open(message.cores, now)
+        self._open(node, now)
         self._queue.regroup_by(node, is_there=True)
         return node
 
-    def _open(self, cores: int, now: float) -> None:
-        """Start scheduling with the first node: the size of all nodes is known from now on, and jobs may start."""
-        if self._state.controller is not None:
-            return
-        self._state.controller, self._state.dispatch.cores = Controller(self._state.policy, cores), cores
-        for job in [job for job in self._state.jobs.values() if job.state == PENDING]:
-            self._queue.admit(job, now)
+    def _open(self, node: Node, now: float) -> None:
+        """Tell the policy what a node has. With the first node scheduling begins; all may have to be of its size."""
+        state = self._state
+        is_first, state.controller = not state.controller, state.controller or driver_of(state.policy, node.cores)
+        state.controller.describe(node.index, node.cores, node.memory, node.resources)
+        if is_first:
+            for job in [job for job in state.jobs.values() if job.state == PENDING]:
+                self._queue.admit(job, now)
 
     def restore(self, nodes: Iterable[Node], now: float) -> None:
         """Add the nodes that an earlier scheduler stored; their agents have sent this one nothing yet."""
@@ -76,7 +78,7 @@ class Membership:
             node.heard, node.gone_since = None, None
             node.busy, node.pause, node.again = "", 0.0, None
             self._nodes[node.name] = self._state.node_at[node.index] = node
-            self._open(node.cores, now)
+            self._open(node, now)
 
     def drain(self, name: str, reason: str) -> None:
         """Drain a node: no job starts there; an empty reason undoes it. Raises SchedulerError for an unknown node."""

@@ -80,7 +80,8 @@ class Spec:
 
     Either `command` is run, or `script`, a text whose first line names its interpreter, with `command` as arguments.
     `tasks` processes are started on each node by mpirun, where that is more than one or there are several nodes, and
-    the job is no script. `threads` are the cores that a task asks for.
+    the job is no script. `threads` are the cores that a task asks for. In a job that was accepted, `nodes` and `tasks`
+    are 0 if its `ranks` tasks may be on any nodes.
     """
 
     command: tuple[str, ...] = ()
@@ -109,7 +110,7 @@ class Spec:
     @property
     def by_mpirun(self) -> bool:
         """Whether the tasks are started by mpirun."""
-        return not self.script and (self.nodes > 1 or self.tasks > 1)
+        return not self.script and (self.nodes > 1 or self.tasks > 1 or (not self.nodes and self.ranks > 1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as JSON values, which are its own."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drom.scheduler.engine.compiler import Policy
-    from drom.scheduler.live.cluster.controller import Controller
+    from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.jobs import Job, Node
     from drom.scheduler.live.cluster.settings import Settings
 
@@ -41,8 +41,8 @@ class ClusterState:
         self.node_at: dict[int, Node] = {}
         """The nodes by index."""
         self.placements = Placements()
-        self.dispatch = Dispatch(self.placements, 0)
-        self.controller: Controller | None = None
+        self.dispatch = Dispatch(self.placements)
+        self.controller: Driver | None = None
         """The driver of the policy, from the first node on."""
         self.outbox = Outbox()
 

@@ -21,7 +21,7 @@ from drom.agent.system import connections, heap
 from drom.agent.system.unix_signals import SignalPipe
 from drom.agent.text import counted
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.controller import prepare
+from drom.scheduler.live.cluster.driver import prepare
 from drom.scheduler.live.cluster.spec import (
     LONGEST_REQUEST,
 )

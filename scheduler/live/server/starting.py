@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from drom.agent.errors import NotYetError
-from drom.scheduler.live.cluster.controller import prepare
+from drom.scheduler.live.cluster.driver import prepare
 
 if TYPE_CHECKING:
     from drom.agent.model.caller import Caller

@@ -133,5 +133,5 @@ class TestSynthetic:
 
     def test_too_few_real_cpus(self) -> None:
         """The error names both numbers and the way out."""
-        with pytest.raises(TopologyError, match=r"needs 16 CPUs and 2 may be used here: .* --emulate\."):
+        with pytest.raises(TopologyError, match=r"needs 16 CPUs and 2 may be used here: .* --emulate instead\."):
             synthetic_topology("pack:2 core:4 pu:2", cpus=3)

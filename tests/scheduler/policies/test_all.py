@@ -35,6 +35,23 @@ def test_easy(rows: list[Row]) -> None:
 
 @SOME
 @given(logs())
+def test_resources(rows: list[Row]) -> None:
+    """On whole nodes one reservation is EASY backfilling, and none is first-fit."""
+    assert starts(rows, "resources") == starts(rows, "easy")
+    assert starts(rows, "resources", None, "depth=0") == starts(rows, "firstfit")
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"), [("depth=401", "depth is a whole number from 0 to 400"), ("order=2", "order")]
+)
+def test_parameters_of_resources_that_cannot_be(choice: str, said: str) -> None:
+    """Are a sentence."""
+    with pytest.raises(SchedulerError, match=said):
+        load_policy("resources", [choice])
+
+
+@SOME
+@given(logs())
 def test_conservative(rows: list[Row]) -> None:
     """Every job keeps its promise or betters it, in order."""
     assert starts(rows, "conservative") == reference.simulate(jobs_of(rows), NODES, reference.conservative)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drom.scheduler.analysis.results import prepare, write_value
 from drom.scheduler.engine.compiler import compile_program
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.controller import prepare as prepare_policy
+from drom.scheduler.live.cluster.driver import prepare as prepare_policy
 from drom.scheduler.reproduction.sd_policy.outcome import Outcome
 from drom.scheduler.reproduction.sd_policy.real import completed, levels, report, running_slurm
 from drom.scheduler.reproduction.sd_policy.real.emulation import Emulation, curves_of, policy_of

@@ -18,16 +18,18 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, explain, survivors
+from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.executions import MOST_LOSSES, SOON
 from drom.scheduler.live.cluster.job_queue import STEPS
 from drom.scheduler.live.cluster.jobs import FINAL
 from drom.scheduler.live.cluster.placements import LONGEST_PAUSE
+from drom.scheduler.live.cluster.resource_controller import ResourceController
 from drom.scheduler.live.cluster.spec import Dependency, Spec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, FakeNode
+from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, FakeNode, Size
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
@@ -39,6 +41,9 @@ pytestmark = pytest.mark.timeout(600)
 NODES = 3
 GIVING_UP = replace(SETTINGS, give_up=100.0)
 CHOICES = ("interval=1", "max_slowdown=infinite", "reservations=nodes")
+RESOURCES = load_policy("resources")
+SIZES: tuple[Size, ...] = ((4, 4 << 30, {"gpu": 2}), (2, 0, {}), (8, 6 << 30, {"gpu": 1, "fpga": 1}))
+"""Unlike nodes; the second does not say how much memory it has."""
 POLICY, POLICY_FED = load_policy("sd", CHOICES), load_policy("sd", (*CHOICES, "feedback=1"))
 
 
@@ -224,7 +229,7 @@ def test_a_start_is_not_expected_once_that_has_become_false(tmp_path: Path) -> N
     assert behind
     here.settle()
     controller = here.cluster.controller
-    assert controller
+    assert isinstance(controller, Controller)
     started, planned = int(host.started or 0), controller.world.jobs.planned
     planned[controller.world.queue[:2]] = started + 600, started + 600 + 36000
 
@@ -581,7 +586,7 @@ def test_what_agents_measure_counts_where_all_nodes_are_as_large(tmp_path: Path)
     said = explain.explain(mate, here.cluster, here.now)
     assert "Of its speed with 4 of 4 cores it was measured to have 0.60 with 2." in said
     controller = here.cluster.controller
-    assert controller
+    assert isinstance(controller, Controller)
     assert controller.world.rates[0].tolist() == [0, 0, 600_000_000, 0, 1_000_000_000]
     here.settle(ends=True)
     assert here.cluster.executions.rates == {}
@@ -1362,8 +1367,7 @@ class LiveCluster(RuleBasedStateMachine):
             assert not [job for job in self.here.cluster.jobs.values() if job.state == "ending"]
             self.here.settle(ends=True)
             self.here.turn(LONGEST_PAUSE)
-            assert self.here.cluster.controller
-            assert self.here.cluster.controller.world.scalars[1] == NODES  # all are free again
+            self.check_free()
             for number in self.submitted:
                 job = self.here.store.job(number)
                 assert job
@@ -1374,6 +1378,11 @@ class LiveCluster(RuleBasedStateMachine):
         finally:
             self.here.store.close()
             self.folder.cleanup()
+
+    def check_free(self) -> None:
+        """Assert that all nodes are free again."""
+        assert isinstance(self.here.cluster.controller, Controller)
+        assert self.here.cluster.controller.world.scalars[1] == NODES
 
     @rule(nodes=st.integers(1, NODES), minutes=st.integers(1, 4), after=st.booleans(), requeue=st.booleans())
     def submit(self, nodes: int, minutes: int, *, after: bool, requeue: bool) -> None:
@@ -1470,6 +1479,46 @@ class SilentNodes(LiveCluster):
         self.here.check_cores()
 
 
+class DividedNodes(LiveCluster):
+    """The same with unlike nodes, whose cores, memory and GPUs are given to jobs."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.here = FakeCluster(Path(self.folder.name), RESOURCES, NODES, self.cluster_settings, SIZES)
+        self.submitted: list[int] = []
+        for node in self.here.nodes.values():
+            self.here.join(node)
+
+    def check_free(self) -> None:
+        controller = self.here.cluster.controller
+        assert isinstance(controller, ResourceController)
+        assert controller.counts == (0, 0)
+        assert (controller.free == controller.capacity).all()
+
+    @rule(
+        nodes=st.integers(0, 2),
+        tasks=st.integers(1, 3),
+        threads=st.integers(1, 2),
+        memory=st.sampled_from((0, 1 << 30, 3 << 30)),
+        gpus=st.integers(0, 2),
+    )
+    def submit_units(self, nodes: int, tasks: int, threads: int, memory: int, gpus: int) -> None:
+        anywhere = replace(spec(nodes, threads=threads), ranks=tasks)
+        wanted = {"gpu": gpus} if gpus else {}
+        on_nodes = replace(spec(nodes, threads=threads), tasks=tasks, memory=memory, resources=wanted)
+        if job := self.here.submit(on_nodes if nodes else anywhere):
+            self.submitted.append(job.number)
+
+
+TestDividedNodes = DividedNodes.TestCase
+TestDividedNodes.settings = settings(
+    max_examples=200,
+    phases=[Phase.generate],
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 TestLiveCluster = LiveCluster.TestCase
 TestLiveCluster.settings = settings(
     max_examples=300,

@@ -17,7 +17,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.placements = Placements()
-        self.dispatch = Dispatch(self.placements, CORES)
+        self.dispatch = Dispatch(self.placements)
         mate = job(1)
         mate.shares = {NODE.name: CORES}
         self.placements.restore(mate, [NODE], ASKED)

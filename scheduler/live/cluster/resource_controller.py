@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of policies that give jobs cores, memory and counted resources of any node, instead of whole nodes.
+
+It has the interface of `Controller`. Jobs are never resized; several share a node, each with its own amounts. Times are
+whole seconds that never decrease, jobs are identified by their numbers, nodes by 0-based indices. No I/O.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide, suited_nodes
+from drom.scheduler.interface import NEVER, NODE_DOWN
+from drom.scheduler.live.cluster.controller import OVERRUN, Fault, JobRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.interface import Ints
+
+CORES, MEMORY = "cores", "memory"
+"""The resources that all nodes have; others are counted ones, as nodes name them."""
+UNKNOWN = 1 << 40
+"""The memory of a node that does not say how much it has, in MiB."""
+MOST_KINDS = 256
+"""Groups of jobs, and kinds of requests, that are kept although no job of them waits."""
+ROOM = 256
+"""Initial rows of a table."""
+NUMBER, PRIORITY, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(7)
+"""Columns of waiting jobs; the amounts of a unit follow."""
+END, NODE, PART = 1, 2, 3
+"""Columns of the parts of running jobs, after `NUMBER`; the amounts of a part follow."""
+
+
+class _Table:
+    """Rows of whole numbers, the first of which is a job's number."""
+
+    def __init__(self, width: int) -> None:
+        self._all = np.zeros((ROOM, width), np.int64)
+        self._size = 0
+
+    @property
+    def rows(self) -> Ints:
+        """The rows in use, of shape ``(rows, width)``."""
+        return self._all[: self._size]
+
+    def insert(self, at: int, row: Sequence[int]) -> None:
+        """Insert a row before the row `at`."""
+        if self._size == len(self._all):
+            self._all = np.concatenate((self._all, np.zeros_like(self._all)))
+        self._all[at + 1 : self._size + 1] = self._all[at : self._size].copy()
+        self._all[at] = row
+        self._size += 1
+
+    def append(self, row: Sequence[int]) -> None:
+        """Add a row at the end."""
+        self.insert(self._size, row)
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove the rows of jobs."""
+        kept = self.rows[~np.isin(self.rows[:, NUMBER], numbers)]
+        self._all[: len(kept)] = kept
+        self._size = len(kept)
+
+    def widen(self, more: int) -> None:
+        """Add columns of zeros."""
+        self._all = np.pad(self._all, ((0, 0), (0, more)))
+
+    def arrange(self, order: Ints) -> None:
+        """Put the rows into another order."""
+        self._all[: self._size] = self.rows[order]
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A job on nodes: its cores by node, when it started, its limit, and when it is expected to end."""
+
+    request: JobRequest
+    cores: dict[int, int]
+    start: int
+    limit: int
+    end: int
+
+
+class ResourceController:
+    """The cluster as a policy over resources sees it."""
+
+    cores = 0
+    """Nodes have no common number of cores."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.faults: list[Fault] = []
+        """Always empty: each decision can be carried out."""
+        self.late: list[int] = []
+        """Jobs that reach their limits within this second, until the caller empties the list."""
+        self._depth = int(policy.options["depth"])
+        self._by_walltime = bool(policy.options["order"])
+        self._names = [CORES, MEMORY]
+        """The resources, in the order of amounts."""
+        self._capacity = self._free = np.zeros((0, len(self._names)), np.int64)
+        self._up = np.zeros(0, np.int64)
+        self._queue = _Table(AMOUNTS + len(self._names))
+        """The waiting jobs in order."""
+        self._held = _Table(PART + len(self._names))
+        """The parts of running jobs."""
+        self._requests: dict[int, JobRequest] = {}
+        self._planned: dict[int, int] = {}
+        """The seconds of reservations, by waiting job."""
+        self._running: dict[int, _Running] = {}
+        self._ends: list[tuple[int, int]] = []
+        """The expected ends of running jobs, in order, with their numbers."""
+        self._groups: dict[str, set[int]] = {}
+        """The nodes of each group but `ANYWHERE`."""
+        self._kinds: dict[tuple[str, tuple[bool, ...]], int] = {}
+        """A number for each group and set of requested resources."""
+        self._most_kinds = MOST_KINDS
+        self._suited: Ints | None = None
+        """The nodes that suit each kind; None after a change."""
+        self._news = False
+        self._decide(0)  # compiles what is not in the cache, before a request waits for it
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> Ints:
+        """The amounts of resources of each node, of shape ``(nodes, resources)``; memory in MiB."""
+        return self._capacity
+
+    @property
+    def free(self) -> Ints:
+        """The amounts that no job holds, likewise."""
+        return self._free
+
+    @property
+    def wake(self) -> int:
+        """The second at which a job reaches its limit; NEVER without one."""
+        return self._ends[0][0] if self._ends else NEVER
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of waiting and of running jobs."""
+        return len(self._requests), len(self._running)
+
+    @property
+    def waiting(self) -> list[int]:
+        """The waiting jobs in the order of the queue."""
+        numbers: list[int] = self._queue.rows[:, NUMBER].tolist()
+        return numbers
+
+    @property
+    def running(self) -> list[int]:
+        """The jobs that have nodes, by expected end."""
+        return [number for _, number in self._ends]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether an event has happened since the policy was last called."""
+        return self._news
+
+    def is_first(self, number: int) -> bool:
+        """Return whether a waiting job is the head of the queue."""
+        return bool(self._queue.rows[0, NUMBER] == number)
+
+    def place(self, number: int) -> int:
+        """Return the place of a waiting job in the queue, from 1."""
+        return int(np.flatnonzero(self._queue.rows[:, NUMBER] == number)[0]) + 1
+
+    def fault_of(self, _number: int) -> str:
+        """Return what was wrong with the policy's last decision for a job: nothing."""
+        return ""
+
+    def waits(self, number: int) -> bool:
+        """Return whether a job is in the queue."""
+        return number in self._requests
+
+    def runs(self, number: int) -> bool:
+        """Return whether a job has nodes."""
+        return number in self._running
+
+    def planned(self, number: int) -> int:
+        """Return the second of a waiting job's reservation; NEVER if it has none."""
+        return self._planned.get(number, NEVER)
+
+    def soonest(self) -> Callable[[int], int]:
+        """Return a function from a waiting job's number to the second of its reservation; NEVER without one."""
+        return self.planned
+
+    def size(self, number: int) -> int:
+        """Return the cores that a waiting job asks for."""
+        return _cores(self._requests[number])
+
+    def room(self, number: int) -> tuple[int, int]:
+        """Return for how many units of a waiting job there is room now, and would be if no job were running."""
+        demand = self._requests[number]
+        asked = np.array(self._amounts(demand), np.int64)
+        which = asked > 0
+        nodes = self._row_of(demand.group, tuple(which.tolist()))
+        nodes = nodes[nodes >= 0]
+        now, ever = (
+            (np.maximum(of[nodes][:, which], 0) // asked[which]).min(axis=1, initial=demand.most).sum()
+            for of in (self._free, self._capacity)
+        )
+        return int(now), int(ever)
+
+    def limit(self, number: int) -> int:
+        """Return how many seconds a running job may take."""
+        return self._running[number].limit
+
+    def nodes_of(self, number: int) -> list[int]:
+        """Return the nodes of a running job, in the order in which it got them."""
+        return list(self._running[number].cores)
+
+    def cores_on(self, number: int, node: int) -> int:
+        """Return the cores of a running job on one of its nodes."""
+        return self._running[number].cores[node]
+
+    def residents(self, node: int) -> dict[int, int]:
+        """Return the jobs on a node with their cores."""
+        held = self._held.rows
+        return {number: self._running[number].cores[node] for number in held[held[:, NODE] == node, NUMBER].tolist()}
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def submit(self, number: int, demand: JobRequest, _now: int) -> None:
+        """Put a job into the queue, behind all jobs of its priority with smaller numbers."""
+        self._requests[number] = demand
+        self._name(dict(demand.amounts))
+        amounts, queue = self._amounts(demand), self._queue.rows
+        kind = self._kind_of(demand.group, amounts)
+        row = (number, demand.priority, demand.nodes, demand.most, demand.requested, kind, *amounts)
+        behind = (queue[:, PRIORITY] > demand.priority) | (
+            (queue[:, PRIORITY] == demand.priority) & (queue[:, NUMBER] < number)
+        )
+        self._queue.insert(int(behind.sum()), row)
+        self._news = True
+
+    def withdraw(self, number: int) -> None:
+        """Remove a waiting job from the queue for good."""
+        self._forget([number])
+        self._news = True
+
+    def ended(self, number: int, _now: int) -> None:
+        """Record that a job has left all its nodes."""
+        held = self._held.rows
+        for row in held[held[:, NUMBER] == number]:
+            self._free[row[NODE]] += row[PART:]
+        self._held.remove([number])
+        self._ends.remove((self._running.pop(number).end, number))
+        self._news = True
+
+    def refused(self, number: int, now: int) -> None:
+        """Put a job that could not be started back into the queue."""
+        demand = self._running[number].request
+        self.ended(number, now)
+        self.submit(number, demand, now)
+
+    def measured(self, number: int, rates: Mapping[int, float]) -> None:
+        """Record how fast a job is: policies over resources do not use that."""
+
+    def launched(self, number: int, now: int) -> None:
+        """Record that a job was asked to start, or has really started: its time counts from now on."""
+        job = self._running[number]
+        if job.start < now:
+            job.start = now
+            self._expect(number, now + job.limit)
+
+    def describe(self, node: int, cores: int, memory: int, resources: Mapping[str, int]) -> None:
+        """Record what a node has; `memory` is in bytes, 0 if it is unknown."""
+        self._reach(node)
+        self._name(resources)
+        has = {**resources, CORES: cores, MEMORY: (memory >> 20) or UNKNOWN}
+        amounts = np.array([has.get(name, 0) for name in self._names], np.int64)
+        self._free[node] += amounts - self._capacity[node]
+        self._capacity[node] = amounts
+        self._nodes_changed()
+
+    def node_up(self, node: int) -> None:
+        """Record that jobs may start on a node from now on."""
+        self._switch(node, 1)
+
+    def node_down(self, node: int, _kind: int = NODE_DOWN) -> None:
+        """Record that no job may start on a node from now on. The jobs on the node stay."""
+        self._switch(node, 0)
+
+    def allow(self, group: str, nodes: Iterable[int]) -> list[str]:
+        """Set the nodes on which the jobs of a group may run; return the groups dropped because they have no jobs."""
+        dropped = [] if group in self._groups or len(self._groups) < MOST_KINDS else self._drop_groups()
+        self._groups[group] = set(nodes)
+        self._reach(max(self._groups[group], default=0))
+        self._nodes_changed()
+        return dropped
+
+    def allow_on(self, node: int, groups: Iterable[str]) -> None:
+        """Set the groups of jobs that may run on a node; jobs of other groups may not."""
+        may = set(groups)
+        for group, nodes in self._groups.items():
+            (nodes.add if group in may else nodes.discard)(node)
+        self._nodes_changed()
+
+    def restore(self, number: int, demand: JobRequest, cores: dict[int, int], start: int, limit: int) -> None:
+        """Restore a job that has run since `start`, after a restart of the scheduler; `cores` are its cores by node."""
+        self._reach(max(cores))
+        self._name(dict(demand.amounts))
+        each = max(1, dict(demand.amounts)[CORES])
+        units = {node: max(1, amount // each) for node, amount in cores.items()}
+        self._run(number, _Running(demand, dict(cores), start, limit, start + limit), units)
+
+    def arrange(self, numbers: Sequence[int]) -> None:
+        """Reorder the queue; `numbers` are all its jobs in the new order."""
+        if self.waiting != list(numbers):
+            place = {number: at for at, number in enumerate(self.waiting)}
+            self._queue.arrange(np.array([place[number] for number in numbers], np.int64))
+            self._news = True
+
+    # --- the policy -----------------------------------------------------------------------------------------------
+
+    def turn(self, now: int) -> list[int]:
+        """Call the policy if there were events; return the jobs that it has started."""
+        while self._ends and self._ends[0][0] <= now:
+            self.late.append(self._ends[0][1])
+            self._expect(self._ends[0][1], now + OVERRUN)
+        if not self._news:
+            return []
+        self._news = False
+        found = self._decide(now)
+        for number, units in found.items():
+            demand = self._requests[number]
+            each = dict(demand.amounts)[CORES]
+            cores = {node: count * each for node, count in units.items()}
+            self._run(number, _Running(demand, cores, now, demand.requested, now + demand.requested), units)
+        self._forget(list(found))
+        return list(found)
+
+    def changes(self) -> dict[int, dict[int, int]]:
+        """Return the nodes on which planned cores of jobs have changed: jobs are never resized here."""
+        return {}
+
+    def _decide(self, now: int) -> dict[int, dict[int, int]]:
+        """Return the waiting jobs that start now, with their units by node, and remember the reservations of others."""
+        queue, held = self._queue.rows, self._held.rows
+        if self._by_walltime:
+            queue = queue[np.lexsort((queue[:, LENGTH], -queue[:, PRIORITY]))]
+        machine = Machine(self._capacity, self._free, self._suited_nodes())
+        units, most, length, kind = (np.ascontiguousarray(queue[:, at]) for at in (UNITS, MOST, LENGTH, KIND))
+        requests = Requests(units, most, length, kind, np.ascontiguousarray(queue[:, AMOUNTS:]))
+        ends = np.maximum(held[:, END], now + 1)
+        parts = Held(ends, np.ascontiguousarray(held[:, NODE]), np.ascontiguousarray(held[:, PART:]))
+        answer = decide(now, machine, requests, parts, self._depth)
+        numbers = queue[:, NUMBER]
+        later = np.flatnonzero((answer.start > now) & (answer.start < NEVER))
+        self._planned = dict(zip(numbers[later].tolist(), answer.start[later].tolist(), strict=True))
+        found: dict[int, dict[int, int]] = {}
+        for row, node, count in answer.rows.tolist():
+            found.setdefault(int(numbers[row]), {})[node] = count
+        return found
+
+    def _suited_nodes(self) -> Ints:
+        """Return the nodes that suit each kind, of shape ``(kinds, nodes)``."""
+        if self._suited is None:
+            rows = [self._row_of(*kind) for kind in self._kinds]
+            self._suited = np.array(rows, np.int64).reshape(len(rows), len(self._up))
+        return self._suited
+
+    def _row_of(self, group: str, used: tuple[bool, ...]) -> Ints:
+        allowed = self._up.copy()
+        if group in self._groups:
+            allowed[:] = 0
+            nodes = list(self._groups[group])
+            allowed[nodes] = self._up[nodes]
+        which = np.zeros(len(self._names), np.int64)
+        which[: len(used)] = used
+        return suited_nodes(np.where(self._capacity < UNKNOWN, self._capacity, 0), allowed, which)
+
+    def _run(self, number: int, job: _Running, units: Mapping[int, int]) -> None:
+        """Put a job on nodes."""
+        self._running[number] = job
+        insort(self._ends, (job.end, number))
+        each = self._amounts(job.request)
+        for node, count in units.items():
+            part = [job.cores[node], *(count * amount for amount in each[1:])]
+            self._held.append((number, job.end, node, *part))
+            self._free[node] -= part
+
+    def _expect(self, number: int, end: int) -> None:
+        """Expect a running job to end at another second."""
+        job, held = self._running[number], self._held.rows
+        self._ends.remove((job.end, number))
+        job.end = end
+        insort(self._ends, (end, number))
+        held[held[:, NUMBER] == number, END] = end
+
+    # --- keeping the arrays ---------------------------------------------------------------------------------------
+
+    def _forget(self, numbers: list[int]) -> None:
+        """Remove waiting jobs."""
+        self._queue.remove(numbers)
+        for number in numbers:
+            del self._requests[number]
+            self._planned.pop(number, None)
+
+    def _kind_of(self, group: str, amounts: list[int]) -> int:
+        """Return the number of the kind of jobs of a group that ask for these resources."""
+        key = group, tuple(amount > 0 for amount in amounts)
+        if key not in self._kinds:
+            if len(self._kinds) >= self._most_kinds:
+                self._drop_kinds()
+            self._kinds[key] = len(self._kinds)
+            self._suited = None
+        return self._kinds[key]
+
+    def _drop_kinds(self) -> None:
+        """Drop the kinds of which no job waits."""
+        used, renumbered = np.unique(self._queue.rows[:, KIND], return_inverse=True)
+        self._queue.rows[:, KIND] = renumbered.ravel()
+        keys = list(self._kinds)
+        self._kinds = {keys[old]: new for new, old in enumerate(used.tolist())}
+        self._most_kinds = 2 * len(self._kinds) + MOST_KINDS
+
+    def _drop_groups(self) -> list[str]:
+        """Drop and return the groups of which no job waits or runs."""
+        used = {demand.group for demand in self._requests.values()}
+        used |= {job.request.group for job in self._running.values()}
+        dropped = [group for group in self._groups if group not in used]
+        for group in dropped:
+            del self._groups[group]
+        return dropped
+
+    def _amounts(self, demand: JobRequest) -> list[int]:
+        """Return what a unit of a job asks for, in the order of the resources."""
+        asked = dict(demand.amounts)
+        return [asked.get(name, 0) for name in self._names]
+
+    def _name(self, resources: Iterable[str]) -> None:
+        """Add columns for resources that are new."""
+        new = [name for name in resources if name not in self._names]
+        if new:
+            self._names += new
+            self._capacity, self._free = (np.pad(of, ((0, 0), (0, len(new)))) for of in (self._capacity, self._free))
+            self._queue.widen(len(new))
+            self._held.widen(len(new))
+            self._nodes_changed()
+
+    def _reach(self, node: int) -> None:
+        """Enlarge the arrays until they have room for a node."""
+        more = max(0, node + 1 - len(self._up))
+        if more:
+            self._capacity, self._free = (np.pad(of, ((0, more), (0, 0))) for of in (self._capacity, self._free))
+            self._up = np.pad(self._up, (0, more))
+            self._nodes_changed()
+
+    def _switch(self, node: int, up: int) -> None:
+        self._reach(node)
+        if self._up[node] != up:
+            self._up[node] = up
+            self._nodes_changed()
+
+    def _nodes_changed(self) -> None:
+        self._suited = None
+        self._news = True
+
+
+def _cores(demand: JobRequest) -> int:
+    """Return the cores of all units of a job."""
+    return demand.nodes * dict(demand.amounts)[CORES]
