@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
-from drom.agent.execution import launch, protocol, spool
+from drom.agent.execution import devices, launch, protocol, spool
 from drom.agent.execution.connection import SchedulerConnection
 from drom.agent.execution.no_scheduler import NoScheduler
 from drom.agent.execution.remote_steps import RemoteSteps
@@ -64,7 +64,7 @@ class JobExecutor(NoScheduler):
         self._node = host.node
         self._log = host.log
         self._membership = membership
-        self._place = launch.LaunchSite(membership.node, host.settings.runtime_dir.absolute())
+        self._place = launch.LaunchSite(membership.node, host.settings.runtime_dir.absolute(), membership.resources)
         self._boot = proc.boot_id().hex()
         self._spool = spool.Spool(membership.spool)
         self._supervisor = StepSupervisor(host, self._place, self._boot, self)
@@ -249,6 +249,9 @@ class JobExecutor(NoScheduler):
 
     def _begin(self, start: protocol.Start, now: float) -> tuple[str, str] | None:
         """Start an attempt; return the fault (one of `protocol.FAULTS`) and the reason if it cannot be started."""
+        others = (one.start for one in self.attempts.values() if one.lives)
+        if why_not := devices.why_not(start, self._membership.resources, others):
+            return "busy", why_not
         try:
             self._host.actuator.execute(self._node.reservations.reserve(_reservation(start, start.cores), now))
         except Refused as refusal:

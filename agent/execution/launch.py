@@ -9,9 +9,10 @@ import functools
 import os
 import signal
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from drom.agent.execution import devices
 from drom.agent.execution.mpi_hosts import mpi_hosts
 from drom.agent.execution.protocol import LETTERS
 from drom.agent.ipc.runtime_dir import make_open
@@ -19,7 +20,7 @@ from drom.agent.ipc.runtime_dir import make_open
 from dromlib import native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from drom.agent.execution.protocol import Start
@@ -67,10 +68,11 @@ LONGEST_SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class LaunchSite:
-    """Where jobs are started: the name of the node, and its agent's runtime directory."""
+    """Where jobs are started: the name of the node, its agent's runtime directory, and its counted resources."""
 
     node: str
     runtime_dir: Path
+    resources: Mapping[str, int] = field(default_factory=dict)
 
 
 def job_name(job: int) -> str:
@@ -92,7 +94,8 @@ def expand(pattern: str, start: Start, node: str) -> str:
 
 def environment(start: Start, place: LaunchSite) -> dict[str, str]:
     """Return the environment of a job: that of its submission, the DROM_ variables, and a PATH that has drom-run."""
-    kept = {k: v for k, v in start.env.items() if k not in ALREADY and not k.startswith(RANKS)}
+    gone = {*ALREADY, *(devices.OF_GPUS if place.resources.get(devices.GPU) else ())}
+    kept = {k: v for k, v in start.env.items() if k not in gone and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
     launcher = UNBOUND | OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
     if start.script and len(nodes) > 1:
@@ -107,6 +110,7 @@ def environment(start: Start, place: LaunchSite) -> dict[str, str]:
         "DROM_HOSTS": ",".join(f"{host}:{ranks}" for host, ranks in _hosts(start, nodes)),
         "DROM_NTASKS": str(start.total_tasks),
         "DROM_RUNTIME_DIR": str(place.runtime_dir),
+        **devices.variables(start, place.resources, amd=devices.AMD_DRIVER.exists()),
     }
     return about | launcher | kept | about  # agents look for these at the beginning
 

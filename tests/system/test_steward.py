@@ -111,6 +111,27 @@ def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: FakeScheduler, 
     forget(scheduler, agent, 7)
 
 
+def test_a_job_has_the_gpus_that_it_was_given(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    """Its programs find them, and another job that was given one of them waits, also for the next agent."""
+    words = ("--scheduler", scheduler.address, "--node", "n1", "--resources", "gpu=2", *EIGHT)
+    with start_agent(tmp_path, *words, stop=False) as agent:
+        scheduler.hear(Hello, node="n1", resources={"gpu": 2})
+        script = f"echo $DROM_DEVICES_GPU > {tmp_path}/gpus; exec sleep inf"
+        scheduler.say("n1", start(1, "sh", "-c", script, devices={"gpu": [1]}))
+        scheduler.hear(Started, job=1)
+        wait_until(lambda: (tmp_path / "gpus").exists() and (tmp_path / "gpus").read_text(), lambda: "no GPUs")
+        assert (tmp_path / "gpus").read_text() == "1\n"
+        agent.kill()
+    with start_agent(tmp_path, *words) as agent:
+        scheduler.hear(Hello, node="n1")
+        scheduler.say("n1", start(2, "true", devices={"gpu": [0, 1]}))
+        assert scheduler.hear(Refused, job=2, fault="busy").reason == "job 1 has gpu 1 of the node."
+        end(scheduler, agent, 1)
+        scheduler.say("n1", start(3, "true", devices={"gpu": [0, 1]}))
+        assert scheduler.hear(Ended, job=3).status == 0
+        forget(scheduler, agent, 3)
+
+
 def test_a_job_is_held_at_what_was_ordered(scheduler: FakeScheduler, agent: Agent) -> None:
     """A job has exactly the ordered cores, whatever else arrives; others share the rest by the node's own policy."""
     scheduler.say("n1", start(1, "sleep", "inf", cores=3, most=8))
