@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from drom.agent import errors
@@ -20,12 +20,19 @@ from drom.agent.cli.parameters import AsJson, reader, with_options
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.system.paths import default_keys, default_queue
+from drom.agent.text import WordError
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import scheduler as cli_scheduler
 from drom.scheduler.live.cli import tables
-from drom.scheduler.live.cli.submit_script import SCRIPT, Submission
+from drom.scheduler.live.cli.submit_script import INPUT, SCRIPT, Submission
 from drom.scheduler.live.cli.wait import await_all
-from drom.scheduler.live.cluster.job_filter import JobFilter, parse_names, parse_states
+from drom.scheduler.live.cluster.job_filter import (
+    JobFilter,
+    parse_jobs,
+    parse_names,
+    parse_one_job,
+    parse_states,
+)
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, all_pages
 from drom.scheduler.live.cluster.spec import (
     MOST,
@@ -36,13 +43,13 @@ from drom.scheduler.live.cluster.spec import (
     exported,
     from_json,
     parse_amounts,
+    parse_array,
     parse_class,
     parse_dependencies,
     parse_features,
-    parse_job,
-    parse_job_of_several,
     parse_memory,
     parse_pattern,
+    parse_signal,
     parse_time,
 )
 from drom.workloads import figures
@@ -83,7 +90,7 @@ Where = Annotated[
 ]
 MOST_LISTED = 10_000_000
 """The largest --limit of `drom queue`: more jobs than a scheduler can have."""
-Number = Annotated[int, typer.Argument(metavar="JOB", help="The number of a job.", parser=reader(parse_job))]
+Number = Annotated[str, typer.Argument(metavar="JOB", help="The number of a job; 12_3 in an array.")]
 
 
 def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
@@ -110,6 +117,10 @@ _OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}
 def _chosen(text: str) -> dict[str, str]:
     """Return the variables of this process that `text` chooses for a job."""
     return exported(text, {name: value for name, value in os.environ.items() if name not in _OURS})
+
+
+IN_ARRAY = "drom-%A_%a.out"
+"""The file for the output of a job in an array, unless another is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +213,14 @@ class SubmitOptions:
     no_requeue: bool = typer.Option(False, "--no-requeue", help="Fail if a node is lost, instead of starting again.")
     hold: bool = typer.Option(False, "--hold", "-H", help="Do not start the job before drom hold --release.")
     count: int = typer.Option(1, min=1, max=10_000, help="Submit this many copies of the job.")
+    array: str | None = typer.Option(
+        None,
+        "--array",
+        "-a",
+        metavar="INDICES",
+        help="Submit a job for each index: 0-99, 1,5,20-30:5; 0-99%10 runs ten at once.",
+        parser=reader(parse_array),
+    )
     wait: bool = typer.Option(
         False, "--wait", "-W", help="Wait for the end, and exit with the job's status; of several jobs, the largest."
     )
@@ -213,7 +232,7 @@ class SubmitOptions:
         return Spec(
             command=tuple(words[1:] if script else words),
             script=script,
-            name=self.name or (Path(words[0]).name if script else ""),
+            name=self.name or (("stdin" if words[0] == INPUT else Path(words[0]).name) if script else ""),
             nodes=self.nodes,
             tasks=self.tasks,
             ranks=self.ranks,
@@ -225,7 +244,7 @@ class SubmitOptions:
             constraint=tuple(self.constraint or ()),
             memory=self.memory or 0,
             resources=self.resources or {},
-            output=self.stdout,
+            output=IN_ARRAY if self.array and self.stdout == Spec().output else self.stdout,
             error=self.stderr or "",
             input=self.stdin or "",
             folder=str((self.chdir or Path()).absolute()),
@@ -233,6 +252,7 @@ class SubmitOptions:
             umask=_umask(),
             requeue=not self.no_requeue,
             hold=self.hold,
+            array=self.array or "",
         )
 
 
@@ -248,6 +268,8 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a job: a command, or a script with its requests in #DROM lines."""
+    if options.array and options.count > 1:
+        raise typer.BadParameter("--array and --count contradict each other: give one of them.")
     if options.parsable and options.json:
         raise typer.BadParameter("--parsable and --json contradict each other: give one of them.")
     if options.chdir and isinstance(_where(scheduler), Path):
@@ -258,11 +280,14 @@ def submit(
         while left := options.count - len(answer["jobs"]):
             more = _ask(scheduler, "submit", jobs=[values], count=min(left, MOST_AT_ONCE))
             answer = more | {"jobs": answer["jobs"] + more["jobs"]}
+            if options.array:
+                break
         for text in answer.get("warnings", ()):
             typer.echo(f"drom: warning: {text}", err=True)
     finally:  # those before a refusal are submitted
         if jobs := answer["jobs"]:
-            output.emit(answer) if options.json else output.say(_submitted(jobs, parsable=options.parsable))
+            said = _submitted(jobs[:1] if options.array else jobs, parsable=options.parsable)
+            output.emit(answer) if options.json else output.say(said)
     if options.wait:
         sys.stdout.flush()
         raise typer.Exit(await_all(answer["jobs"], lambda number: _ask(scheduler, "job", job=number)))
@@ -426,54 +451,112 @@ def _tell_history(told: dict[str, Any], options: QueueOptions) -> None:
 @app.command()
 def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
     """Show a job: why it waits, where it runs, when and why it was resized, and its events."""
-    _print(_ask(scheduler, "job", job=number), tables.job, as_json=json)
+    one = _named(parse_one_job, number)
+    which = {"array": one.array, "index": one.first} if one.array else {"job": one.first}
+    _print(_ask(scheduler, "job", **which), tables.job, as_json=json)
+
+
+T = TypeVar("T")
+
+
+def _named(parse: Callable[[str], T], text: str) -> T:
+    """Return the jobs that an argument names. Raises BadParameter."""
+    try:
+        return parse(text)
+    except WordError as error:
+        raise typer.BadParameter(str(error), param_hint="'JOB'") from error
+
+
+Jobs = Annotated[
+    list[str] | None, typer.Argument(metavar="[JOB...]", help="Jobs: 12, 3-7, 12_3 or 12_[1-4] in an array.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectOptions:
+    """The options by which an order chooses jobs."""
+
+    users: Sequence[str] | None = typer.Option(
+        None, "--user", "-u", metavar="NAME,...", help="Only jobs of these users.", parser=reader(parse_names)
+    )
+    mine: bool = typer.Option(False, "--me", help="Only one's own jobs.")
+    states: Sequence[str] | None = typer.Option(
+        None,
+        "--state",
+        "-t",
+        metavar="STATE,...",
+        help="Only jobs in these states: pending, starting, running, ending.",
+        parser=reader(parse_states),
+    )
+    names: Sequence[str] | None = typer.Option(
+        None, "--name", "-n", metavar="NAME,...", help="Only jobs with these names.", parser=reader(parse_names)
+    )
+    json: AsJson = False
+
+    def order(self, jobs: list[str] | None) -> dict[str, Any]:
+        """Return the fields of an order for the chosen jobs. Raises BadParameter if nothing is chosen."""
+        ours = (_our_name(),) if self.mine else ()
+        choice = JobFilter((*(self.users or ()), *ours), self.states or (), self.names or ())
+        if not jobs and not any(choice):
+            raise typer.BadParameter(
+                "no job is chosen: name some, or use --me, --user, --state or --name.", param_hint="'JOB'"
+            )
+        ranges = [list(one) for text in jobs or () for one in _named(parse_jobs, text)]
+        return {"ranges": ranges} | {name: list(given) for name, given in choice._asdict().items() if given}
 
 
 @app.command()
+@with_options(SelectOptions)
 def cancel(
-    numbers: Annotated[
-        list[int], typer.Argument(metavar="JOB...", help="Numbers of jobs.", parser=reader(parse_job_of_several))
-    ],
     scheduler: Where,
-    json: AsJson = False,
+    options: SelectOptions,
+    jobs: Jobs = None,
+    signal: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SIGNAL",
+            help="Send this to programs of running jobs instead, as USR1.",
+            parser=reader(parse_signal),
+        ),
+    ] = None,
 ) -> None:
     """End jobs, or remove them from the queue."""
-    _each(numbers, lambda number: _ask(scheduler, "cancel", job=number), "Cancelled", as_json=json)
+    done = "Signalled" if signal else "Cancelled"
+    fields = options.order(jobs) | ({"signal": signal} if signal else {})
+    _change(_ask(scheduler, "cancel", **fields), done, as_json=options.json)
 
 
 @app.command()
+@with_options(SelectOptions)
 def hold(
-    numbers: Annotated[
-        list[int],
-        typer.Argument(metavar="JOB...", help="Numbers of waiting jobs.", parser=reader(parse_job_of_several)),
-    ],
     scheduler: Where,
+    options: SelectOptions,
+    jobs: Jobs = None,
     release: Annotated[bool, typer.Option("--release", help="Allow them to start again.")] = False,
-    json: AsJson = False,
 ) -> None:
     """Keep jobs from starting."""
     done = "Released" if release else "Held"
-    _each(numbers, lambda number: _ask(scheduler, "hold", job=number, held=not release), done, as_json=json)
+    _change(_ask(scheduler, "hold", held=not release, **options.order(jobs)), done, as_json=options.json)
 
 
-def _each(numbers: list[int], give: Callable[[int], dict[str, Any]], done: str, *, as_json: bool) -> None:
-    """Give an order for each job, and print the results. Raises SchedulerError with a line per reason of a refusal."""
-    reasons: dict[str, None] = {}
-    told: list[dict[str, Any]] = []
-    for number in numbers:
-        try:
-            told.append(give(number))
-        except errors.NotYetError:  # noqa: PERF203 - each is tried
-            raise
-        except errors.ControlError as error:
-            reasons[str(error)] = None
-        else:
-            if not as_json:
-                output.say(f"{done} job {number}")
+def _change(answer: dict[str, Any], done: str, *, as_json: bool) -> None:
+    """Print the jobs that an order has changed. Raises SchedulerError with a line for each reason why one was not."""
+    changed = answer["jobs"]
     if as_json:
-        output.emit({"schema_version": SCHEMA_VERSION, "jobs": list(map(tables.for_scripts, told))})
-    if reasons:
-        raise SchedulerError("\n".join(reasons))
+        output.emit({"schema_version": SCHEMA_VERSION, "jobs": changed})
+    elif len(changed) <= MOST_SAID:
+        for one in changed:
+            output.say(f"{done} job {tables.label(one)}")
+    else:
+        output.say(f"{done} {len(changed)} jobs")
+    if answer["refused"]:
+        raise SchedulerError("\n".join(dict.fromkeys(answer["refused"])))
+    if not changed and not as_json:
+        output.say("No job is chosen by that: see drom queue")
+
+
+MOST_SAID = 20
+"""Jobs that are named in lines of their own."""
 
 
 @app.command()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of `drom submit`: its options override those in the script.
 
-The script's options are in its ``#DROM`` lines, which are read as sbatch reads ``#SBATCH`` lines.
+The script's options are in its ``#DROM`` lines, which are read as sbatch reads ``#SBATCH`` lines. A script without any
+has these translated (`sbatch`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +19,8 @@ import typer.core
 from drom.agent.cli.usage import usage_sentence
 from drom.agent.system.os_errors import reason_of
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli import sbatch
+from drom.scheduler.live.cluster.spec import LARGEST
 
 MARK = "#DROM"
 _PART = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^'"\\\s])"""
@@ -25,22 +29,23 @@ _COMMENT = re.compile(rf"(#.*)|({_PART}+)")
 """A comment, or else a word, in which a # is an ordinary character."""
 
 
-def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
+def directives(script: str, name: str, mark: str = MARK) -> list[tuple[int, list[str]]]:
     """Return the options in the comments before the first command of a script, each line with its number.
 
-    Raises SchedulerError with the number of a line that cannot be read; `name` is the script's name.
+    Lines of options begin with `mark`. Raises SchedulerError with the number of a line that cannot be read; `name` is
+    the script's name.
     """
     found: list[tuple[int, list[str]]] = []
     for number, line in enumerate(script.splitlines(), 1):
         text = line.strip()
         if text and not text.startswith("#"):
             break
-        if text.startswith(MARK + "-"):
-            msg = f"{name}, line {number}: a blank is missing after {MARK}: write {MARK} {text.removeprefix(MARK)}"
+        if text.startswith(mark + "-"):
+            msg = f"{name}, line {number}: a blank is missing after {mark}: write {mark} {text.removeprefix(mark)}"
             raise SchedulerError(msg)
-        if text == MARK or text.startswith((MARK + " ", MARK + "\t")):
+        if text == mark or text.startswith((mark + " ", mark + "\t")):
             try:
-                words = shlex.split(_COMMENT.sub(lambda found: found[2] or "", text.removeprefix(MARK)))
+                words = shlex.split(_COMMENT.sub(lambda found: found[2] or "", text.removeprefix(mark)))
             except ValueError as error:
                 msg = f"{name}, line {number}: a quote is not closed: close it."
                 raise SchedulerError(msg) from error
@@ -52,15 +57,14 @@ def directives(script: str, name: str) -> list[tuple[int, list[str]]]:
     return found
 
 
+INPUT = "-"
+"""The name of a script on standard input."""
 SCRIPT = "drom.script"
 """The key of the script's text in the context of `drom submit`."""
-_ARRAY = "--count N submits N copies of a job"
 _BEGIN = "jobs start when there is room: submit one later with at or cron, or release it (--hold)"
 _GRES = "nodes name their resources, and jobs request them with --resources gpu=1"
 _PARTITION = "there is one queue: omit it, or choose nodes by --constraint"
 _OF_SBATCH = {
-    "--array": _ARRAY,
-    "-a": _ARRAY,
     "--begin": _BEGIN,
     "-b": _BEGIN,
     "--exclusive": "for exclusive nodes use --class rigid",
@@ -82,8 +86,15 @@ class Submission(typer.core.TyperCommand):
         rest = self._read_options(ctx, given)
         words = ctx.params.get("command") or []
         options = given[: len(given) - len(words)]
-        if not words or "--" in options:
+        if "--" in options:
             return rest
+        if words in ([], [INPUT]):
+            if not words and (ctx.resilient_parsing or sys.stdin.isatty()):
+                return rest
+            words, text = [INPUT], _read_input()
+            ctx.meta[SCRIPT] = text
+            ctx.params.clear()
+            return self._read_options(ctx, [*self._asked_by(text, "standard input", ctx), *options, "--", *words])
         if not Path(words[0]).is_file():
             if shutil.which(words[0]):
                 return rest
@@ -96,8 +107,16 @@ class Submission(typer.core.TyperCommand):
     def _asked_by(self, text: str, path: str, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
         """Return the options in a script. Raises SchedulerError with the line of a wrong one."""
         lines = directives(text, path)
-        if any(line.startswith("#SBATCH") for line in text.splitlines()):
-            typer.echo(f"drom: the #SBATCH lines of {path} are ignored: write {MARK} instead.", err=True)
+        theirs = any(line.startswith(sbatch.MARK) for line in text.splitlines())
+        if lines and theirs:
+            typer.echo(f"drom: the {sbatch.MARK} lines of {path} are ignored, as it has {MARK} lines.", err=True)
+        elif theirs:
+            lines, without = sbatch.translated(directives(text, path, sbatch.MARK))
+            if without:
+                names = ", ".join(dict.fromkeys(without))
+                typer.echo(
+                    f"drom: {path}: these options of sbatch are left out: {names}: see drom submit --help", err=True
+                )
         for number, words in lines:
             try:
                 left = self._alone(words, ctx)
@@ -130,6 +149,21 @@ class Submission(typer.core.TyperCommand):
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The exception that typer raises for any wrong command line; its name differs between versions of typer."""
+
+
+def _read_input() -> str:
+    """Return the script on standard input. Raises SchedulerError if it is none."""
+    data = sys.stdin.buffer.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        msg = f"the script on standard input is longer than {LARGEST >> 10} KiB: put data into a file."
+        raise SchedulerError(msg)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise SchedulerError("standard input is not a script: to run a program write drom submit -- PROGRAM") from error
+    if not text.strip():
+        raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
+    return text
 
 
 def _read(path: str) -> str:

@@ -37,7 +37,7 @@ def queue(value: dict[str, Any]) -> list[str]:
         return [EMPTY]
     rows = [
         [
-            str(job["job"]),
+            label(job),
             cut_middle(job["name"], 24),
             job["user"],
             job["state"],
@@ -51,11 +51,16 @@ def queue(value: dict[str, Any]) -> list[str]:
     return _table(["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"], rows)
 
 
+def label(job: dict[str, Any]) -> str:
+    """Return the number of a job as users see it: ``12_3`` in an array."""
+    return f"{job['array']}_{job['index']}" if job.get("array") else str(job["job"])
+
+
 def job(value: dict[str, Any]) -> list[str]:
     """Return the lines that describe a job."""
     spec = value["spec"]
     about = [
-        f"job {value['job']} {value['name']} of {value['user']}: {value['state']}",
+        f"job {label(value)} {value['name']} of {value['user']}: {value['state']}",
         *value["explanation"],
         *_came_of(value),
         _command(value["name"], spec),

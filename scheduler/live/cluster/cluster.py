@@ -7,6 +7,7 @@ No I/O: times are unix seconds that never decrease, and come in as arguments.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.scheduler.errors import SchedulerError
@@ -15,9 +16,9 @@ from drom.scheduler.live.cluster import admission, launch, units
 from drom.scheduler.live.cluster.agents import Agents
 from drom.scheduler.live.cluster.executions import Executions
 from drom.scheduler.live.cluster.job_queue import JobQueue
-from drom.scheduler.live.cluster.jobs import CANCELLED, FINAL, ON_NODES, PENDING, REQUEUE, Job, Node, User
+from drom.scheduler.live.cluster.jobs import CANCELLED, FINAL, ON_NODES, PENDING, REQUEUE, RUNNING, Job, Node, User
 from drom.scheduler.live.cluster.membership import Membership
-from drom.scheduler.live.cluster.spec import Spec, name_of, sized
+from drom.scheduler.live.cluster.spec import MOST_DEPENDENCIES, Dependency, Spec, array_of, name_of, sized
 from drom.scheduler.live.cluster.state import ClusterState
 
 if TYPE_CHECKING:
@@ -68,26 +69,51 @@ class Cluster:
         return job
 
     def submit_many(self, spec: Spec, user: User, now: float, count: int) -> list[Job]:
-        """Add `count` equal jobs and return them. Raises SchedulerError for jobs that can never run here."""
+        """Add `count` equal jobs, or those of an array, and return them.
+
+        Raises SchedulerError for jobs that can never run here.
+        """
         if self.controller is None:
             raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
+        spec = self._naming_all(spec)
         spec = (
             units.sized(spec, self.nodes.values()) if self.policy.divides_nodes else sized(spec, self.controller.cores)
         )
         self.queue.check(spec)
         launch.check(spec, user)
         admission.check_dependencies(spec, self.state.state_of)
-        return [self._take_in(spec, user, now) for _ in range(count)]
+        first, indices = self._next, array_of(spec.array).indices if spec.array else ()
+        jobs = [Job(number, spec, user, now, array=first, index=index) for number, index in enumerate(indices, first)]
+        jobs = jobs or [Job(number, spec, user, now) for number in range(first, first + count)]
+        for job in jobs:
+            self._take_in(job, now)
+        return jobs
 
-    def _take_in(self, spec: Spec, user: User, now: float) -> Job:
-        job = Job(self._next, spec, user, now, priority=spec.priority, held=spec.hold)
+    def _naming_all(self, spec: Spec) -> Spec:
+        """Return a specification whose dependencies on arrays name their jobs. Raises SchedulerError for too many."""
+        if not any((job := self.jobs.get(one.job)) and job.array == one.job for one in spec.after):
+            return spec
+        after = [Dependency(one.kind, number) for one in spec.after for number in self._jobs_of(one.job)]
+        if len(after) > MOST_DEPENDENCIES:
+            msg = f"the job waits for {len(after)} jobs, and one may wait for {MOST_DEPENDENCIES}: name fewer arrays."
+            raise SchedulerError(msg)
+        return replace(spec, after=tuple(dict.fromkeys(after)))
+
+    def _jobs_of(self, number: int) -> Sequence[int]:
+        """Return the jobs of the array of this number; the number itself if it is none."""
+        job = self.jobs.get(number)
+        is_array = job is not None and job.array == number
+        return range(number, number + len(array_of(job.spec.array).indices)) if job and is_array else (number,)
+
+    def _take_in(self, job: Job, now: float) -> None:
+        spec = job.spec
+        job.priority, job.held = spec.priority, spec.hold
         job.limit = self.settings.limit(spec.time)
         self._next += 1
         self.jobs[job.number] = job
         self.holdings.add(job)
         self.outbox.record(job, now, "submitted", name=name_of(spec))
         self.queue.enqueue(job, now)
-        return job
 
     def discard(self, jobs: Sequence[Job]) -> None:
         """Undo the submission of the newest jobs, which could not be stored."""
@@ -111,6 +137,15 @@ class Cluster:
         elif job.verdict in ("", REQUEUE):
             job.reason, job.verdict = reason, CANCELLED
             self.executions.end(job, CANCELLED, now)
+
+    def signal(self, number: int, signal: int, now: float, by: str) -> None:
+        """Send a signal to the program of a running job, by the user `by`. Raises SchedulerError for any other job."""
+        job = self.state.living(number)
+        if job.state != RUNNING or job.launcher not in job.left:
+            msg = f"job {number} is {job.state}: only the program of a running job can be sent a signal."
+            raise SchedulerError(msg)
+        self.executions.signal(job, signal)
+        self.outbox.record(job, now, "signalled", signal=signal, by=by)
 
     def hold(self, number: int, now: float, by: str, *, held: bool) -> None:
         """Hold or release a waiting job, on the order of the user `by`. Raises SchedulerError if it does not wait."""

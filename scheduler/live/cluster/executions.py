@@ -255,6 +255,10 @@ class Executions:
             elif part.state == UNSURE:
                 part.state = ASKED
 
+    def signal(self, job: Job, number: int) -> None:
+        """Send a signal to a job's own program; mpirun passes it on to the ranks of other nodes."""
+        self._outbox.send(job.launcher, say.Signal(job.number, job.attempt, number, None))
+
     def kill(self, name: str, job: Job) -> None:
         """End a job on a node: by SIGTERM, then by SIGKILL; by SIGKILL at once if it has left its first node."""
         if name == job.launcher or job.launcher in job.left:
@@ -274,7 +278,7 @@ class Executions:
         if controller and controller.runs(job.number):
             controller.ended(job.number, int(now))
         self.rates.pop(job.number, None)
-        self._queue.turns.leave(job)
+        self._queue.has_left(job)
         self.survivors.has_ended(job.number)
         if job.verdict == REQUEUE:
             self._back_to_queue(job, job.reason, now)
@@ -310,7 +314,7 @@ class Executions:
         controller, nodes = self._state.controller, self._state.nodes
         assert controller is not None  # noqa: S101 - it is on nodes
         is_unsure = job.state == STARTING and not job.acknowledged
-        self._queue.turns.place(job)
+        self._queue.is_on_nodes(job)
         left = [nodes[name] for name in job.left]
         cores = {nodes[name].index: amount for name, amount in job.shares.items()}
         controller.restore(job.number, self._queue.request(job), cores, int(job.started or now), job.limit)

@@ -21,6 +21,7 @@ from drom.scheduler.live.cluster.jobs import (
     how_it_ended,
 )
 from drom.scheduler.live.cluster.resource_controller import ResourceController
+from drom.scheduler.live.cluster.spec import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,10 +49,13 @@ def why(job: Job, cluster: Cluster) -> str:
 
 
 def _outside(job: Job, cluster: Cluster) -> str:
-    """Return why a job was not submitted to the policy, if its user may not run more jobs; empty if it was."""
+    """Return why a job was not submitted to the policy: its user or array may not run more. Empty if it was."""
+    if cluster.queue.throttles.waits(job):
+        most = array_of(job.spec.array).most
+        return f"array {job.array} may run {counted(most, 'job')} at once, as its --array says"
     if not cluster.queue.turns.waits(job):
         return ""
-    inside = cluster.queue.turns.inside(job.user)
+    inside = cluster.queue.turns.inside(job)
     waiting = [number for number in inside if cluster.jobs[number].state == PENDING]
     goes = "goes" if len(waiting) == 1 else "go"
     why = f"{_named(waiting)} of the same user {goes} first" if waiting else "has as many"

@@ -15,7 +15,7 @@ from drom.scheduler.live.cluster.controller import ANYWHERE, JobRequest
 from drom.scheduler.live.cluster.dependencies import Dependencies
 from drom.scheduler.live.cluster.jobs import CANCELLED, CLASSES, PENDING, Job, Node
 from drom.scheduler.live.cluster.quotas import Turns
-from drom.scheduler.live.cluster.spec import without_environment
+from drom.scheduler.live.cluster.spec import array_of, without_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +32,20 @@ ARRANGE = 10.0
 """Seconds after which the queue is reordered by shares even if nothing happens: running jobs change them."""
 
 
+def _bound_of_array(job: Job) -> tuple[int, int] | None:
+    most = array_of(job.spec.array).most if job.array and job.spec.array else 0
+    return (job.array, most) if most else None
+
+
 class JobQueue:
     """The jobs that wait, until the policy places them or they end."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self.turns = Turns(state.settings.max_running, state.settings.operators)
+        self.turns = Turns(self._bound_of_user)
+        """How many jobs of a user run at once."""
+        self.throttles = Turns(_bound_of_array)
+        """How many jobs of an array run at once."""
         self.dependencies = Dependencies()
         self._arranged = 0.0
         """When the queue was last put into the order of users' shares."""
@@ -95,16 +103,32 @@ class JobQueue:
         """Submit a waiting job to the policy unless something keeps it from starting."""
         controller = self._state.controller
         could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
-        if controller and could and not controller.waits(job.number) and self.turns.enter(job):
+        could = could and self.throttles.enter(job) and self.turns.enter(job)
+        if controller and could and not controller.waits(job.number):
             controller.submit(job.number, self.request(job), int(now))
 
     def withdraw(self, job: Job) -> None:
         """Remove a waiting job from the policy's queue, or from those waiting for their user's turn."""
         controller = self._state.controller
         self._state.outbox.save(job)
-        self.turns.leave(job)
+        self.has_left(job)
         if controller and controller.waits(job.number):
             controller.withdraw(job.number)
+
+    def is_on_nodes(self, job: Job) -> None:
+        """Count a job that an earlier scheduler put on nodes among those of its user and array that run."""
+        self.throttles.place(job)
+        self.turns.place(job)
+
+    def has_left(self, job: Job) -> None:
+        """Let other jobs of a job's user and array run in its place."""
+        self.throttles.leave(job)
+        self.turns.leave(job)
+
+    def _bound_of_user(self, job: Job) -> tuple[int, int] | None:
+        settings = self._state.settings
+        is_bound = settings.max_running and job.user.uid not in settings.operators
+        return (job.user.uid, settings.max_running) if is_bound else None
 
     def discard(self, jobs: Sequence[Job]) -> None:
         """Forget the newest jobs, as if they had never been submitted."""
@@ -137,7 +161,7 @@ class JobQueue:
         self._steps = STEPS
         self._follow(now)
         if self._state.controller:
-            for number in self.turns.ready():
+            for number in [*self.throttles.ready(), *self.turns.ready()]:
                 self.admit(self._state.jobs[number], now)
 
     def _follow(self, now: float) -> None:

@@ -48,7 +48,8 @@ class Job:
     nodes that it has not left yet, `acknowledged` those that have reported that they started it. `sizes` are its cores
     by node according to its history. `verdict` is its state once it has left all nodes, if that is decided before. Its
     own program ended at the time `over`, although it may not have left all nodes. `losses` counts its losses soon after
-    its start since it was last released. `holder` is the name of the last user who held it.
+    its start since it was last released. `holder` is the name of the last user who held it. In an array of jobs it has
+    an `index`, and `array` is the number of the array's first job.
     """
 
     number: int
@@ -75,6 +76,13 @@ class Job:
     losses: int = 0
     holder: str = ""
     devices: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    array: int = 0
+    index: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its number as users see it: ``12``, or ``12_3`` in an array."""
+        return f"{self.array}_{self.index}" if self.array else str(self.number)
 
     @property
     def width(self) -> int:

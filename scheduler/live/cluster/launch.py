@@ -9,7 +9,7 @@ from drom.agent.execution import protocol as say
 from drom.agent.execution.mpi_hosts import mpi_hosts
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.jobs import Job
-from drom.scheduler.live.cluster.spec import name_of
+from drom.scheduler.live.cluster.spec import array_of, in_array, name_of
 
 if TYPE_CHECKING:
     from drom.scheduler.live.cluster.jobs import User
@@ -34,13 +34,13 @@ def start_of(job: Job, node: str, most: int) -> say.Start:
         gid=job.user.gid,
         user=job.user.name,
         argv=mpi_command(job) if mode == "launch" else spec.command,
-        env=spec.environment | (_AS_ROOT if job.user.uid == 0 else {}),
+        env=spec.environment | (_AS_ROOT if job.user.uid == 0 else {}) | _of_array(job),
         cwd=spec.folder,
         mode=mode,
         job_class=spec.job_class,
-        output=spec.output,
-        error=spec.error or None,
-        input=spec.input or None,
+        output=_file(job, spec.output),
+        error=_file(job, spec.error) or None,
+        input=_file(job, spec.input) or None,
         umask=spec.umask,
         memory=spec.memory,
         tasks=job.tasks_on(node),
@@ -50,6 +50,26 @@ def start_of(job: Job, node: str, most: int) -> say.Start:
         devices={name: tuple(found) for name, found in job.devices.get(node, {}).items()},
         script=spec.script,
     )
+
+
+def _file(job: Job, pattern: str) -> str:
+    return in_array(pattern, job.array or job.number, job.index)
+
+
+def _of_array(job: Job) -> dict[str, str]:
+    """Return the variables of a job in an array, with the names of sbatch."""
+    if not job.array:
+        return {}
+    array = array_of(job.spec.array)
+    about = {
+        "JOB_ID": job.array,
+        "TASK_ID": job.index,
+        "TASK_COUNT": len(array.indices),
+        "TASK_MIN": array.indices[0],
+        "TASK_MAX": array.indices[-1],
+        "TASK_STEP": array.step,
+    }
+    return {f"DROM_ARRAY_{name}": str(value) for name, value in about.items()}
 
 
 def check(spec: Spec, user: User) -> None:

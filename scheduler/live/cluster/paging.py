@@ -17,7 +17,7 @@ PAGE = 1000
 PAGE_BYTES = 1 << 19
 PAGE_SECONDS = 0.03
 """The bytes and the processor time that one answer may take; it has at least one row."""
-_TABLES = ("jobs", "nodes", "entries")
+_TABLES = ("jobs", "nodes", "entries", "refused")
 """Fields of which each page has a part."""
 
 

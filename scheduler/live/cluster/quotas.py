@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from drom.agent.text import counted, in_words
 from drom.scheduler.live.cluster.spec import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from drom.scheduler.live.cluster.jobs import Job, User
     from drom.scheduler.live.cluster.settings import Settings
@@ -59,9 +60,9 @@ class Holdings:
         """Return how many unfinished jobs a user has, and how many bytes are kept for them."""
         return self._jobs[user.uid], self._bytes[user.uid]
 
-    def admit(self, user: User, specs: Sequence[Spec], count: int, settings: Settings) -> None:
-        """Raise ControlError if a user may not have `count` more jobs of each kind in `specs`."""
-        (jobs, kept), more = self.of(user), len(specs) * count
+    def admit(self, user: User, specs: Sequence[Spec], more: int, settings: Settings) -> None:
+        """Raise ControlError if a user may not have `more` jobs, of the kinds in `specs`."""
+        jobs, kept = self.of(user)
         if jobs + more > settings.max_jobs:
             msg = (
                 f"user {user.name} has {counted(jobs, 'unfinished job')}, and with {more} more there would be over "
@@ -100,60 +101,71 @@ class Orders:
 
 
 class Turns:
-    """The jobs of each user that are submitted to the policy; a user may run `most` at once (0: any number).
+    """How many jobs of a group are submitted to the policy: as many as may run at once.
 
-    The users with the uids in `operators` may run any number.
-
-    As many jobs are submitted as may run; the others wait outside, in the order of the queue.
+    The others wait outside, in the order of the queue. `bound` returns the group of a job and how many of it may run,
+    or None for a job without a bound.
     """
 
-    def __init__(self, most: int, operators: frozenset[int]) -> None:
-        self._most = most
-        self._operators = operators
-        self._inside: dict[int, dict[int, int]] = {}
-        self._outside: dict[int, dict[int, int]] = {}
-        """The priorities of jobs by number, by user."""
+    def __init__(self, bound: Callable[[Job], tuple[int, int] | None]) -> None:
+        self._bound = bound
+        self._groups: dict[int, _Group] = {}
 
     def enter(self, job: Job) -> bool:
         """Return whether a job may be submitted to the policy now; if not, it waits outside."""
-        if not self._most or job.user.uid in self._operators:
+        bound = self._bound(job)
+        if bound is None:
             return True
-        uid, number = job.user.uid, job.number
-        inside = self._inside.setdefault(uid, {})
-        if number not in inside and len(inside) >= self._most:
-            self._outside.setdefault(uid, {})[number] = job.priority
+        group = self._groups.setdefault(bound[0], _Group(bound[1]))
+        if job.number not in group.inside and len(group.inside) >= group.most:
+            group.outside[job.number] = job.priority
             return False
-        self.leave(job)
-        self.place(job)
+        group.outside.pop(job.number, None)
+        group.inside[job.number] = job.priority
         return True
 
     def place(self, job: Job) -> None:
-        """Record that a job is on nodes, however many its user may run."""
-        if self._most:
-            self._inside.setdefault(job.user.uid, {})[job.number] = job.priority
+        """Record that a job is on nodes, however many may run."""
+        if bound := self._bound(job):
+            self._groups.setdefault(bound[0], _Group(bound[1])).inside[job.number] = job.priority
 
     def leave(self, job: Job) -> None:
         """Record that a job is neither submitted to the policy any more nor waiting outside."""
-        for table in (self._inside, self._outside):
-            if job.user.uid in table:
-                table[job.user.uid].pop(job.number, None)
-                if not table[job.user.uid]:
-                    del table[job.user.uid]
+        bound = self._bound(job)
+        if bound and (group := self._groups.get(bound[0])):
+            group.inside.pop(job.number, None)
+            group.outside.pop(job.number, None)
+            if not (group.inside or group.outside):
+                del self._groups[bound[0]]
 
     def waits(self, job: Job) -> bool:
         """Return whether a job waits outside."""
-        return job.number in self._outside.get(job.user.uid, {})
+        group = self._of(job)
+        return group is not None and job.number in group.outside
 
-    def inside(self, user: User) -> list[int]:
-        """Return the jobs of a user that run or are submitted to the policy, in the order of the queue."""
-        found = self._inside.get(user.uid, {})
-        return sorted(found, key=lambda number: (-found[number], number))
+    def inside(self, job: Job) -> list[int]:
+        """Return the jobs of a job's group that run or are submitted to the policy, in the order of the queue."""
+        group = self._of(job)
+        return sorted(group.inside, key=lambda number: (-group.inside[number], number)) if group else []
 
     def ready(self) -> list[int]:
-        """Return the jobs that wait outside although their users may run more, in the order of the queue."""
+        """Return the jobs that wait outside although more of their group may run, in the order of the queue."""
         found: list[int] = []
-        for uid, outside in self._outside.items():
-            if (room := self._most - len(self._inside.get(uid, {}))) > 0:
-                first = nsmallest(room, ((-priority, number) for number, priority in outside.items()))
+        for group in self._groups.values():
+            if group.outside and (room := group.most - len(group.inside)) > 0:
+                first = nsmallest(room, ((-priority, number) for number, priority in group.outside.items()))
                 found += [number for _, number in first]
         return found
+
+    def _of(self, job: Job) -> _Group | None:
+        bound = self._bound(job)
+        return self._groups.get(bound[0]) if bound else None
+
+
+@dataclass(slots=True)
+class _Group:
+    """The priorities of a group's jobs by number: of those that are submitted to the policy, and of the others."""
+
+    most: int
+    inside: dict[int, int] = field(default_factory=dict)
+    outside: dict[int, int] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,7 +48,7 @@ WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 """Variables that every job has."""
 MOST_AT_ONCE = 1000
 """Jobs of one request: no other message is read while they are stored."""
-MOST_DEPENDENCIES = 256
+MOST_DEPENDENCIES = 1000
 """Dependencies of one job: each job of a request and each start of a scheduler checks all of them."""
 MOST_WORDS = 16384
 """Words of a command."""
@@ -81,7 +82,8 @@ class Spec:
     Either `command` is run, or `script`, a text whose first line names its interpreter, with `command` as arguments.
     `tasks` processes are started on each node by mpirun, where that is more than one or there are several nodes, and
     the job is no script. `threads` are the cores that a task asks for. In a job that was accepted, `nodes` and `tasks`
-    are 0 if its `ranks` tasks may be on any nodes.
+    are 0 if its `ranks` tasks may be on any nodes. `array` are the indices of an array of jobs, as `parse_array` takes
+    them; empty: it is a single job.
     """
 
     command: tuple[str, ...] = ()
@@ -106,6 +108,7 @@ class Spec:
     umask: int = 0o022
     requeue: bool = True
     hold: bool = False
+    array: str = ""
 
     @property
     def by_mpirun(self) -> bool:
@@ -213,6 +216,10 @@ def check(spec: Spec) -> None:
         raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
     if spec.script:
         _check_script(spec.script)
+    for option, text in (("--output", spec.output), ("--error", spec.error), ("--input", spec.input)):
+        if not spec.array and re.search("%a", text.replace("%%", "")):
+            msg = f"{option} has %a, the index of an array, and the job is none: add --array, or write %j."
+            raise SchedulerError(msg)
     for name, option, least, most in _RANGES:
         value = getattr(spec, name)
         if not least <= value <= most:
@@ -272,7 +279,9 @@ def _check_words(spec: Spec) -> None:
     """Raise SchedulerError for the first text that its command-line option would have rejected."""
     paths = [("--output", spec.output), ("--error", spec.error), ("--input", spec.input)]
     given = [(name, path) for name, path in paths if path or name == "--output"]
-    for option, text, parse in [("--class", spec.job_class, parse_class), *((*one, parse_pattern) for one in given)]:
+    words = [("--array", spec.array, parse_array)] if spec.array else []
+    words += [("--class", spec.job_class, parse_class), *((*one, parse_pattern) for one in given)]
+    for option, text, parse in words:
         try:
             parse(text)
         except WordError as error:  # noqa: PERF203 - the first is told
@@ -368,10 +377,59 @@ def parse_pattern(text: str) -> str:
     if not text:
         raise WordError("the name of a file is empty: for no file write /dev/null.")
     for letter in re.findall(r"%(.?)", text, re.DOTALL):
-        if not letter or letter not in LETTERS:
-            msg = f"'%{letter}' has no meaning: use %j (job), %n (node), %u (user), %x (name) and %%."
+        if not letter or letter not in f"{LETTERS}Aa":
+            has = "%j (job), %A and %a (array and index), %n (node), %u (user), %x (name) and %%"
+            msg = f"'%{letter}' has no meaning: use {has}."
             raise WordError(msg)
     return text
+
+
+class Array(NamedTuple):
+    """The indices of an array of jobs in rising order, how many of its jobs may run at once (0: all), and its step."""
+
+    indices: tuple[int, ...]
+    most: int
+    step: int
+
+
+@lru_cache(256)
+def array_of(text: str) -> Array:
+    """Return the indices in ``0-99``, ``1,5,20-30:5`` or ``0-99%10``, each once. Raises `WordError`."""
+    part = r"\d{1,7}(?:-\d{1,7}(?::[1-9]\d{0,6})?)?"
+    found = re.fullmatch(rf"({part}(?:,{part})*)(?:%([1-9]\d{{0,6}}))?", text, re.ASCII)
+    if not found or len(text) > LONGEST_NAME:
+        msg = f"{text[:40]!r} is not an array: write indices such as 0-99, 1,5,20-30:5, or 0-99%10 to run ten at once."
+        raise WordError(msg)
+    indices, steps = set[int](), []
+    for piece in found[1].split(","):
+        first, _, rest = piece.partition("-")
+        last, _, step = rest.partition(":")
+        steps.append(int(step or 1))
+        each = range(int(first), int(last or first) + 1, steps[-1])
+        if not each:
+            msg = f"{piece} has no index: write the smaller one first."
+            raise WordError(msg)
+        if len(each) > MOST_AT_ONCE or len(indices) + len(each) > 2 * MOST_AT_ONCE:
+            raise WordError(_TOO_LONG)
+        indices.update(each)
+    if len(indices) > MOST_AT_ONCE:
+        raise WordError(_TOO_LONG)
+    return Array(tuple(sorted(indices)), int(found[2] or 0), steps[0])
+
+
+_TOO_LONG = f"an array has at most {MOST_AT_ONCE:,} jobs: submit several, such as 0-999 and 1000-1999."
+
+
+def parse_array(text: str) -> str:
+    """Return the text of an array's indices. Raises `WordError`."""
+    array_of(text)
+    return text
+
+
+def in_array(pattern: str, array: int, index: int) -> str:
+    """Return the path of a file with %A (the number of an array's first job) and %a (an index) replaced."""
+    meant = {"%A": str(array), "%a": str(index)}
+    return re.sub("%.", lambda found: meant.get(found[0], found[0]), pattern)
 
 
 def parse_dependencies(text: str) -> tuple[Dependency, ...]:
@@ -386,21 +444,15 @@ def parse_dependencies(text: str) -> tuple[Dependency, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def parse_job(text: str) -> int:
-    """Return the number of one job. Raises `WordError`."""
-    if not re.fullmatch("[1-9][0-9]{0,14}", text):
-        msg = f"{text[:40]!r} is not a job: write its number, such as 12."
+def parse_signal(text: str) -> int:
+    """Return the number of a signal such as ``USR1``, ``SIGUSR1`` or ``10``. Raises `WordError`."""
+    name = text.upper().removeprefix("SIG")
+    known = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
+    number = int(name) if re.fullmatch("[0-9]{1,2}", name) else known.get(name, 0)
+    if not 0 < number <= signal.NSIG - 1:
+        msg = f"{text[:40]!r} is not a signal: write for example USR1."
         raise WordError(msg)
-    return int(text)
-
-
-def parse_job_of_several(text: str) -> int:
-    """Return the number of one of several jobs. Raises `WordError`, also for a range or a list with commas."""
-    try:
-        return parse_job(text)
-    except WordError as error:
-        msg = f"{text[:40]!r} is not a job: write numbers of jobs, such as 12 13."
-        raise WordError(msg) from error
+    return number
 
 
 def parse_amounts(text: str) -> dict[str, int]:

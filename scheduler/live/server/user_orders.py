@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import ControlError
+from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import admission, explain
-from drom.scheduler.live.cluster.job_filter import job_filter_of
+from drom.scheduler.live.cluster.job_filter import JobRange, job_filter_of, ranges_of
 from drom.scheduler.live.cluster.jobs import FINAL, Job, Node
 from drom.scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
 from drom.scheduler.live.cluster.quotas import Orders
@@ -21,6 +22,7 @@ from drom.scheduler.live.cluster.spec import (
     MOST_AT_ONCE,
     MOST_JOBS,
     MOST_KINDS,
+    array_of,
     from_json,
     name_of,
     visible,
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.jobs import User
     from drom.scheduler.live.server.stored_cluster import StoredCluster
 
+MOST_SAID = 20
+"""Reasons in an answer why jobs were not changed."""
+MOST_SIGNALS = 64
 WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
 """Orders that leave nothing in memory when they fail; after a failure of any other the queue is read again."""
 _LIMITED = frozenset({"submit", "cancel", "hold"})
@@ -73,13 +78,16 @@ class UserOrders:
         if len(specs) > MOST_KINDS:
             msg = f"{len(specs)} different jobs are too many for one request, which may have {MOST_KINDS}: use several."
             raise ControlError(msg)
-        if len(specs) * count > MOST_AT_ONCE:
-            msg = f"{len(specs) * count} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
-            raise ControlError(msg)
         user, parsed = user_of(caller), [from_json(values) for values in specs]
+        if count > 1 and any(spec.array for spec in parsed):
+            raise ControlError("count is for single jobs, not for arrays: submit arrays one by one.")
+        more = sum(len(array_of(spec.array).indices) if spec.array else count for spec in parsed)
+        if more > MOST_AT_ONCE:
+            msg = f"{more} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
+            raise ControlError(msg)
         check_rights(user, parsed)
         if not is_operator(user):
-            self._stored.cluster.holdings.admit(user, parsed, count, self._stored.settings)
+            self._stored.cluster.holdings.admit(user, parsed, more, self._stored.settings)
         newest = next(reversed(self._stored.cluster.jobs), None)
         try:
             jobs = [self._stored.cluster.submit_many(spec, user, self._stored.clock(), count) for spec in parsed]
@@ -97,16 +105,89 @@ class UserOrders:
         return list(came)[::-1]
 
     def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        job, user = self._own_job(order, caller)
-        with self._stored.written(user):
-            self._stored.cluster.cancel(job.number, self._stored.clock(), f"cancelled by {user.name}")
-        return self._told(job)
+        cluster, user = self._stored.cluster, user_of(caller)
+        number = _number(order, "signal", 0, least=0)
+        if number > MOST_SIGNALS:
+            raise ControlError(f"signal is a number from 1 to {MOST_SIGNALS}: send one.")
+
+        def end(job: Job) -> None:
+            if number:
+                cluster.signal(job.number, number, self._stored.clock(), user.name)
+            else:
+                cluster.cancel(job.number, self._stored.clock(), f"cancelled by {user.name}")
+
+        return self._change(order, caller, end)
 
     def _hold(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        job, user = self._own_job(order, caller)
+        user, held = user_of(caller), order.get("held") is not False
+        hold = self._stored.cluster.hold
+        return self._change(order, caller, lambda job: hold(job.number, self._stored.clock(), user.name, held=held))
+
+    def _change(self, order: dict[str, Any], caller: Caller, change: Callable[[Job], None]) -> dict[str, object]:
+        """Change the job that an order names, or those that it chooses, at most `MOST_AT_ONCE` of them.
+
+        The answer is a page: the jobs that were changed, and in `refused` why others could not be.
+        """
+        user = user_of(caller)
+        if "job" in order:
+            return self._change_one(self._find(_number(order, "job")), user, change)
+        chosen, refused = self._chosen(order, user)
+        changed: list[Job] = []
         with self._stored.written(user):
-            self._stored.cluster.hold(job.number, self._stored.clock(), user.name, held=order.get("held") is not False)
+            for job in chosen[:MOST_AT_ONCE]:
+                try:
+                    change(job)
+                except SchedulerError as error:  # noqa: PERF203 - the others are changed
+                    refused[str(error)] = None
+                else:
+                    changed.append(job)
+        rows = [{"job": job.number, "array": job.array, "index": job.index, "state": job.state} for job in changed]
+        about = {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "jobs": rows}
+        after = chosen[MOST_AT_ONCE - 1].number if len(chosen) > MOST_AT_ONCE else None
+        return about | {"refused": list(refused)[:MOST_SAID], "after": after}
+
+    def _change_one(self, job: Job, user: User, change: Callable[[Job], None]) -> dict[str, object]:
+        """Change a job. Raises ControlError if the user may not, SchedulerError if it cannot be changed."""
+        if user.uid != job.user.uid and not is_operator(user):
+            raise ControlError(f"job {job.label} belongs to {job.user.name}: only they and root may change it.")
+        with self._stored.written(user):
+            change(job)
         return self._told(job)
+
+    def _chosen(self, order: dict[str, Any], user: User) -> tuple[list[Job], dict[str, None]]:
+        """Return the unfinished jobs that an order chooses, and why others that it names may not be changed."""
+        ranges, choice, may_all = ranges_of(order), job_filter_of(order), is_operator(user)
+        if not ranges and not any(choice):
+            raise ControlError("an order that changes jobs must choose some: use the drom of this version.")
+        chosen: list[Job] = []
+        refused: dict[str, None] = {}
+        found: set[JobRange] = set()
+        after = _number(order, "after", 0, least=0)
+        for job in self._stored.cluster.jobs.values():
+            if job.is_final or job.number <= after or not choice.has(job):
+                continue
+            named = [one for one in ranges if one.has(job)]
+            found.update(named)
+            if ranges and not named:
+                continue
+            if may_all or user.uid == job.user.uid:
+                chosen.append(job)
+            elif named or choice.users:
+                refused[f"job {job.label} belongs to {job.user.name}: only they and root may change it."] = None
+        for one in [] if after else ranges:
+            if one not in found and not (any(choice) or one.array or one.first != one.last):
+                refused[self._why_not(one.first)] = None
+            elif one not in found:
+                refused[f"no job of {one.label} waits or runs: see drom queue."] = None
+        return chosen, refused
+
+    def _why_not(self, number: int) -> str:
+        """Return why a job of this number cannot be changed: it is over, or never existed."""
+        try:
+            self._stored.cluster.state.living(number)
+        except SchedulerError as error:
+            return str(error)
+        return f"job {number} is not among the jobs that are selected."
 
     def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         if not is_operator(user := user_of(caller)):
@@ -126,20 +207,22 @@ class UserOrders:
         rows = [self._node(node)] if node else []
         return {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "nodes": rows}
 
-    def _own_job(self, order: dict[str, Any], caller: Caller) -> tuple[Job, User]:
-        """Return the job and the user of an order. Raises ControlError if the user may not change the job."""
-        number = _number(order, "job")
-        job = self._find(number)
-        user = user_of(caller)
-        if user.uid != job.user.uid and not is_operator(user):
-            raise ControlError(f"job {number} belongs to {job.user.name}: only they and root may change it.")
-        return job, user
-
     def _find(self, number: int) -> Job:
         job = self._stored.cluster.jobs.get(number) or self._stored.store.job(number)
         if job is None:
             raise ControlError(f"there is no job {number}: see drom queue --all.")
         return job
+
+    def _named(self, order: dict[str, Any]) -> Job:
+        """Return the job that an order names, by its number or by array and index. Raises ControlError for no job."""
+        if "array" not in order:
+            return self._find(_number(order, "job"))
+        array, index = _number(order, "array"), _number(order, "index", 0, least=0)
+        first = self._find(array)
+        indices = array_of(first.spec.array).indices if first.array == array else ()
+        if index not in indices:
+            raise ControlError(f"there is no job {array}_{index}: see drom queue --all.")
+        return self._find(array + indices.index(index))
 
     def _queue(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
         about = {"schema_version": SCHEMA_VERSION, "time": self._stored.clock()}
@@ -175,9 +258,10 @@ class UserOrders:
         return rows, first if self._stored.store.has_before(first) else None
 
     def _job(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
-        number, user = _number(order, "job"), user_of(caller)
+        user = user_of(caller)
         self._stored.flush()
-        job, now = self._find(number), self._stored.clock()
+        job, now = self._named(order), self._stored.clock()
+        number = job.number
         history = [entry._asdict() for entry in self._stored.store.history(number, number)]
         said = explain.explain(job, self._stored.cluster, now)
         spec = visible(job.spec, whole=user.uid == job.user.uid or is_operator(user))
@@ -213,6 +297,8 @@ class UserOrders:
         now = self._stored.clock()
         return {
             "job": job.number,
+            "array": job.array,
+            "index": job.index,
             "name": name_of(job.spec),
             "user": job.user.name,
             "state": job.state,

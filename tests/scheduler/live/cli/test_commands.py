@@ -182,7 +182,10 @@ def test_a_number_that_is_nonsense_is_wrong_usage(submitted: list[dict[str, Any]
         (("--mem", "0"), "'0' is not a size: write for example 800M or 4G."),
         (("--output", ""), "the name of a file is empty: for no file write /dev/null."),
         (("--error", ""), "the name of a file is empty: for no file write /dev/null."),
-        (("--output", "%t.out"), "'%t' has no meaning: use %j (job), %n (node), %u (user), %x (name) and %%."),
+        (
+            ("--output", "%t.out"),
+            "'%t' has no meaning: use %j (job), %A and %a (array and index), %n (node), %u (user), %x (name) and %%.",
+        ),
     ],
 )
 def test_a_word_that_an_option_does_not_know_is_wrong_usage(
@@ -290,8 +293,6 @@ def test_a_picture_of_no_known_kind_is_wrong_usage(monkeypatch: pytest.MonkeyPat
     ("words", "hint"),
     [
         (("--gres", "gpu:1"), "--resources gpu=1"),
-        (("--array=1-10",), "--count N"),
-        (("-a", "1-10"), "--count N"),
         (("--wrap", "true"), "drom submit -- sh -c"),
         (("--begin=20:00",), "--hold"),
         (("--exclusive",), "--class rigid"),
@@ -316,23 +317,66 @@ def test_who_knows_slurm_is_told_what_there_is(
 def test_lines_for_sbatch_are_told_of(
     tmp_path: Path, submitted: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once for a script, also where it has lines for us; the job is submitted."""
-    path = script(tmp_path, "#SBATCH --nodes=2", "#SBATCH --hold")
-    submit(path)
+    """They are translated, and what has no counterpart is named; where a script has lines for us, these count."""
+    path = script(tmp_path, "#SBATCH --nodes=2 --mail-type=ALL -p long", "#SBATCH -H --gres=gpu:a100:2 --mem 3G")
+    submit("--nodes", "3", path)
     said = capsys.readouterr()
-    submit(script(tmp_path, "#SBATCH --nodes=2", "#DROM --nodes 2"))
+    submit(script(tmp_path, "#SBATCH --nodes=3", "#DROM --nodes 2"))
 
-    warning = f"drom: the #SBATCH lines of {path} are ignored: write #DROM instead.\n"
+    warning = f"drom: {path}: these options of sbatch are left out: --mail-type, -p: see drom submit --help\n"
     assert (said.out, said.err) == ("Submitted job 1\n", warning)
-    assert capsys.readouterr().err == warning
-    assert [job["nodes"] for job in submitted] == [0, 2]
+    assert capsys.readouterr().err == f"drom: the #SBATCH lines of {path} are ignored, as it has #DROM lines.\n"
+    assert [(job["nodes"], job["hold"], job["resources"], job["memory"]) for job in submitted] == [
+        (3, True, {"gpu": 2}, 3 << 30),
+        (2, False, {}, 0),
+    ]
+
+
+def test_a_script_may_come_on_standard_input(
+    submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With its lines; what is no script, or none at all, is refused with a sentence."""
+    for text, words in ((b"#!/bin/sh\n#DROM --nodes 2\ntrue\n", ()), (b"#!/bin/sh\nfalse\n", ("--nodes", "3", "-"))):
+        (tmp_path / "in").write_bytes(text)
+        with (tmp_path / "in").open(encoding="utf-8") as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            submit(*words)
+    assert [(job["name"], job["nodes"], job["script"][-6:]) for job in submitted] == [
+        ("stdin", 2, "\ntrue\n"),
+        ("stdin", 3, "false\n"),
+    ]
+    for text, sentence in (
+        (b"", "a job needs a command: "),
+        (b"\xff\xfe", "standard input is not a script: "),
+        (b"true", "the first line of a script must name its interpreter: "),
+        (b"#" * (600 << 10), "the script on standard input is longer than 512 KiB: "),
+    ):
+        (tmp_path / "in").write_bytes(text)
+        with (tmp_path / "in").open(encoding="utf-8") as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            with pytest.raises(SchedulerError, match=f"^{sentence}"):
+                submit()
+    assert len(submitted) == 2
+
+
+def test_an_array_is_one_request(submitted: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints one number, and its jobs have a file each."""
+    submit("--array", "0-9%2", "--", "true")
+    submit("--array", "1,5", "--output", "%j", "--", "true")
+
+    assert capsys.readouterr().out == "Submitted job 1\nSubmitted job 2\n"
+    assert [(job["array"], job["output"]) for job in submitted] == [("0-9%2", "drom-%A_%a.out"), ("1,5", "%j")]
+    with pytest.raises(typer.BadParameter, match="--array and --count contradict each other"):
+        submit("--array", "1-3", "--count", "2", "--", "true")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("cancel 1-3", "'1-3' is not a job: write numbers of jobs, such as 12 13"),
-        ("hold x", "'x' is not a job: write numbers of jobs, such as 12 13"),
+        ("cancel 1_", "'1_' is not a job: write a number such as 12, a range 3-7, or 12_3 and 12_[1-4] in an array"),
+        ("hold x", "'x' is not a job: write a number such as 12, a range 3-7, or 12_3 and 12_[1-4] in an array"),
+        ("job 3-7", "'3-7' is not one job: write its number, such as 12, or 12_3 in an array"),
+        ("cancel", "no job is chosen: name some, or use --me, --user, --state or --name"),
         ("submit -N 1-3 -- true", "'1-3' is no whole number: write a whole number from 0 to 1048576"),
         ("submit -c 1.5 -- true", "'1.5' is no whole number: write a whole number from 0 to 1048576"),
         ("submit --count 0 -- true", "'0' is out of range: write a whole number from 1 to 10000"),

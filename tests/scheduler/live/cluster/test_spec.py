@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +23,17 @@ from drom.scheduler.live.cluster.spec import (
     MOST_WANTS,
     Dependency,
     Spec,
+    array_of,
     check,
     exported,
     from_json,
+    in_array,
     parse_amounts,
+    parse_array,
     parse_dependencies,
     parse_features,
-    parse_job,
-    parse_job_of_several,
     parse_memory,
+    parse_signal,
     parse_time,
     sized,
 )
@@ -204,14 +207,63 @@ def test_a_job_waits_for_numbers_that_a_job_may_have(number: int) -> None:
     assert from_json(ASKED.to_json() | {"after": [["afterok", MOST_JOBS - 1]]}).after[0].job == MOST_JOBS - 1
 
 
-@pytest.mark.parametrize("text", ["1-3", "0", "x", "-1", "1,2", ""])
-def test_one_job_has_one_number(text: str) -> None:
-    """Anything else is refused with what to write."""
-    assert parse_job("12") == 12
-    with pytest.raises(WordError, match=r"^'.*' is not a job: write its number, such as 12\.$"):
-        parse_job(text)
-    with pytest.raises(WordError, match=r"^'.*' is not a job: write numbers of jobs, such as 12 13\.$"):
-        parse_job_of_several(text)
+@pytest.mark.parametrize(
+    ("text", "indices", "most", "step"),
+    [
+        ("0-3", (0, 1, 2, 3), 0, 1),
+        ("5,1,20-30:5%2", (1, 5, 20, 25, 30), 2, 1),
+        ("1-3,2-4", (1, 2, 3, 4), 0, 1),
+        ("0-999999:1001", tuple(range(0, 1_000_000, 1001)), 0, 1001),
+        ("1000000", (1_000_000,), 0, 1),
+    ],
+)
+def test_an_array_has_each_index_once(text: str, indices: tuple[int, ...], most: int, step: int) -> None:
+    """In rising order, with its step and how many of its jobs may run at once."""
+    assert array_of(text) == (indices, most, step)
+    assert from_json(ASKED.to_json() | {"array": text}).array == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0-9999999", "an array has at most 1,000 jobs: submit several, such as 0-999 and 1000-1999."),
+        ("0-499,500-1000", "an array has at most 1,000 jobs"),
+        (",".join(map(str, range(300))), "is not an array"),
+        ("3-1", "3-1 has no index: write the smaller one first."),
+        ("1-5:0", "is not an array: write indices such as 0-99"),
+        ("1%0", "is not an array"),
+        ("-1", "is not an array"),
+        ("1-2-3", "is not an array"),
+        ("9" * 8, "is not an array"),
+    ],
+)
+def test_an_array_that_cannot_be_is_a_sentence(text: str, said: str) -> None:
+    """Whatever its size, it is refused without being built."""
+    with pytest.raises(WordError, match=re.escape(said)):
+        parse_array(text)
+    with pytest.raises(SchedulerError, match=f"^--array: .*{re.escape(said)}"):
+        from_json(ASKED.to_json() | {"array": text})
+
+
+def test_files_of_arrays() -> None:
+    """%A and %a are the array's number and the index; %a is for arrays alone."""
+    assert in_array("%A_%a.%j.%%a", 7, 3) == "7_3.%j.%%a"
+    with pytest.raises(SchedulerError, match=r"^--output has %a, the index of an array, and the job is none: "):
+        from_json(ASKED.to_json() | {"output": "out-%a"})
+    assert from_json(ASKED.to_json() | {"output": "100%%a"}).output == "100%%a"
+
+
+@pytest.mark.parametrize(("text", "number"), [("USR1", 10), ("sigterm", 15), ("9", 9), ("64", 64)])
+def test_signals_have_names_and_numbers(text: str, number: int) -> None:
+    """As for kill."""
+    assert parse_signal(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "0", "65", "NOSUCH", "USR1x", "-9"])
+def test_no_other_word_is_a_signal(text: str) -> None:
+    """It is refused with what to write."""
+    with pytest.raises(WordError, match="is not a signal: write for example USR1"):
+        parse_signal(text)
 
 
 def test_a_dependency_counts_once() -> None:
@@ -227,7 +279,7 @@ def test_a_job_waits_for_some_hundreds() -> None:
     assert len(from_json(ASKED.to_json() | {"after": many[:-1]}).after) == MOST_DEPENDENCIES
 
     with pytest.raises(
-        SchedulerError, match=r"^the job waits for 257 jobs, and one may wait for 256: let intermediate .*\.$"
+        SchedulerError, match=r"^the job waits for 1001 jobs, and one may wait for 1000: let intermediate .*\.$"
     ):
         from_json(ASKED.to_json() | {"after": many})
 
@@ -336,7 +388,7 @@ def test_what_means_nothing_in_a_path_is_refused(option: str, path: str, mark: s
     with pytest.raises(SchedulerError) as refused:
         from_json(ASKED.to_json() | {option: path})
 
-    there = "use %j (job), %n (node), %u (user), %x (name) and %%."
+    there = "use %j (job), %A and %a (array and index), %n (node), %u (user), %x (name) and %%."
     assert str(refused.value) == f"--{option}: '{mark}' has no meaning: {there}"
 
 

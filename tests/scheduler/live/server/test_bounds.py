@@ -48,7 +48,8 @@ def server() -> Iterator[Server]:
     with scheduler() as found:
         hello = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())
         assert hello.node in found.cluster.nodes
-        submit(found, MOST_DEPENDENCIES + 1)
+        submit(found, MOST_DEPENDENCIES)
+        submit(found, 1)
         yield found
 
 
@@ -93,7 +94,7 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
        f"{option} has 4096 characters")
       for name, option in (("output", "--output"), ("error", "--error"), ("input", "--input"), ("folder", "--chdir"))),
     ("after", job(after=[["afterany", number] for number in range(1, MOST_DEPENDENCIES + 1)]),
-     job(after=[["afterany", number] for number in range(1, MOST_DEPENDENCIES + 2)]), "waits for 257 jobs"),
+     job(after=[["afterany", number] for number in range(1, MOST_DEPENDENCIES + 2)]), "waits for 1001 jobs"),
     ("after, number", job(after=[["afterany", 1]]), job(after=[["afterany", MOST_JOBS]]), "has a wrong type"),
     ("constraint, letters", job(), job(constraint=["x" * 33]), "at most 32 letters"),
     ("constraint", job(), job(constraint=many(MOST_WANTS + 1)), "--constraint names 65"),
@@ -111,6 +112,11 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("class", job(job_class="rigid"), job(job_class="x" * 100_000), "is not a class"),
     ("job", {"order": "job", "job": 1}, {"order": "job", "job": MOST_JOBS}, "job must be a positive whole number"),
     ("cancel", {"order": "cancel", "job": 257}, {"order": "cancel", "job": 10**400}, "job must be a positive whole"),
+    ("ranges", {"order": "cancel", "ranges": [[0, 300, 300]] * MOST_CHOSEN},
+     {"order": "cancel", "ranges": [[0, 300, 300]] * (MOST_CHOSEN + 1)}, "ranges must be a list of at most 1000"),
+    ("signal", {"order": "cancel", "ranges": [[0, 300, 300]], "signal": 64},
+     {"order": "cancel", "ranges": [[0, 300, 300]], "signal": 65}, "signal is a number from 1 to 64"),
+    ("array", job(array="0-999"), job(array="0-1000"), "an array has at most 1,000 jobs"),
     ("hold", {"order": "hold", "job": 1, "held": True}, {"order": "hold", "job": -1}, "job must be a positive whole"),
     ("last", {"order": "history", "last": MOST_JOBS - 1}, {"order": "history", "last": MOST_JOBS}, "last is a "),
     ("before", {"order": "history", "before": 5}, {"order": "history", "before": 0}, "before is a whole number "),
