@@ -31,7 +31,7 @@ kernel-node:
 kernel-simulator:
 	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import *; [compile_program(load_policy(name)) for name in BUILT_IN]"
 	@$(VENV)/bin/python -c "from drom.scheduler.gap_filling.simulation import compile_all; compile_all()"
-	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import load_policy; from drom.scheduler.live.cluster.controller import prepare; prepare(load_policy('fcfs'))"
+	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import load_policy; from drom.scheduler.live.cluster.driver import prepare; prepare(load_policy('fcfs')); prepare(load_policy('resources'))"
 
 test: kernel ## run the tests
 	$(PYTEST) $(PYTEST_FLAGS)
