@@ -26,8 +26,6 @@ from drom.scheduler import interface
 from drom.scheduler.interface import NEVER, NOBODY, routine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from drom.scheduler.interface import Ints
 
 MOST_DEPTH = 400
@@ -358,6 +356,23 @@ def backfill(  # noqa: PLR0917 - numba wants them by position
     return rows
 
 
+@routine
+def which_fit(machine: Machine, requests: Requests, now: Ints, ever: Ints) -> None:
+    """Write for each job whether the nodes have room for it now, and whether they would if no job were running."""
+    found = np.empty((machine.free.shape[0], 2), np.int64)
+    for job in range(len(requests.units)):
+        suited, amount = machine.suited[requests.kind[job]], requests.amount[job]
+        now[job] = pack(machine.free, suited, requests.units[job], requests.most[job], amount, found) > 0
+        ever[job] = could_ever(machine, requests, job)
+
+
+def fitting(machine: Machine, requests: Requests) -> tuple[Ints, Ints]:
+    """Return for each job 1 or 0: whether there is room for it now, and whether there would be on empty nodes."""
+    now, ever = np.zeros(len(requests.units), np.int64), np.zeros(len(requests.units), np.int64)
+    compiled().which_fit(machine, requests, now, ever)
+    return now, ever
+
+
 def decide(now: int, machine: Machine, requests: Requests, held: Held, depth: int) -> Answer:
     """Return the decisions on the waiting jobs, with the rows that are in use.
 
@@ -365,7 +380,7 @@ def decide(now: int, machine: Machine, requests: Requests, held: Held, depth: in
     """
     capacity = int(np.maximum(machine.free[:, 0], 0).sum()) if len(machine.free) else 0
     answer = Answer(np.full(len(requests.units), NEVER, np.int64), np.empty((capacity, 3), np.int64))
-    rows = compiled()(now, machine, requests, held, depth, answer)
+    rows = compiled().backfill(now, machine, requests, held, depth, answer)
     return answer._replace(rows=answer.rows[:rows])
 
 
@@ -382,18 +397,25 @@ def suited_nodes(capacity: Ints, allowed: Ints, used: Ints) -> Ints:
     return np.concatenate((order, np.full(len(capacity) - len(order), NOBODY))).astype(np.int64)
 
 
+class Compiled(NamedTuple):
+    """The functions that are called from outside, as machine code."""
+
+    backfill: Any
+    which_fit: Any
+
+
 @functools.cache
-def compiled() -> Callable[..., int]:
-    """Return `backfill`, compiled at its first call or from numba's cache; as it is without numba."""
+def compiled() -> Compiled:
+    """Return the functions compiled at their first call, or from numba's cache; as they are without numba."""
     numba: Any = importlib.import_module("numba")  # untyped
     if numba.config.DISABLE_JIT:
-        return backfill
+        return Compiled(backfill, which_fit)
     start_without_scipy()
     folder = cache_folder("allocation", [Path(str(module)) for module in (__file__, interface.__file__)])
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or configured)
     try:
-        made: Callable[..., int] = numba.njit(backfill, cache=folder is not None, error_model="numpy")
-        return made
+        options = {"cache": folder is not None, "error_model": "numpy"}
+        return Compiled(numba.njit(backfill, **options), numba.njit(which_fit, **options))
     finally:
         numba.config.CACHE_DIR = configured

@@ -83,4 +83,5 @@ def _table(world: World) -> Jobs:
         request=size,
         total=size,
         nodes=np.zeros((count, 1), np.int64),
+        most=np.ones(count, np.int64),
     )

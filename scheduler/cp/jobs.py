@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +51,12 @@ class Jobs(NamedTuple):
     total: Ints
     """Shape ``(jobs, resources)``: the sum of the requests of a job's units."""
     nodes: Ints
-    """Shape ``(chunks, nodes)``: nodes by preference, first those with least of the resources that it does not use."""
+    """Shape ``(chunks, nodes)``: nodes by preference, first those with least of the resources that it does not use.
+
+    A chunk that may not be on all nodes has -1 behind those that it may have.
+    """
+    most: Ints
+    """Shape ``(chunks,)``: how many units of a chunk may be on a node."""
 
 
 def chunk_of(platform: Platform, units: int, request: Mapping[str, int]) -> Chunk:
@@ -84,6 +90,7 @@ def table_of(jobs: Sequence[Job], platform: Platform) -> Jobs:
         request=requests,
         total=np.array([_total(job) for job in jobs], np.int64).reshape(len(jobs), len(platform.resources)),
         nodes=_preferred(requests, platform.capacity),
+        most=np.full(len(chunks), NEVER, np.int64),
     )
 
 

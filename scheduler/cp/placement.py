@@ -145,7 +145,9 @@ def pack(free: Ints, jobs: Jobs, job: int, node: Ints) -> bool:
     for chunk in range(jobs.chunk[job], jobs.chunk[job + 1]):
         rest = jobs.units[chunk]
         for n in jobs.nodes[chunk]:
-            fit = room(free[n], jobs.request[chunk], rest)
+            if n < 0:
+                break
+            fit = room(free[n], jobs.request[chunk], min(rest, jobs.most[chunk]))
             node[unit : unit + fit] = n
             unit += fit
             rest -= fit

@@ -92,7 +92,7 @@ class Policy(NamedTuple):
     @property
     def divides_nodes(self) -> bool:
         """Whether a live cluster gives jobs cores, memory and counted resources of nodes instead of whole nodes."""
-        return self.built_in == "resources"
+        return self.built_in in {"resources", "cp"}
 
     def parameters(self) -> dict[str, float | str]:
         """Return the parameters with values as users write them."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.control import client
@@ -21,7 +22,6 @@ from tests.support.agents import SECONDS, SERVES_METRICS, Agent, environment, la
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 FREELY = ("--set", "max_slowdown=infinite")
 CORES = "pack:1 core:4 pu:1"
@@ -101,6 +101,13 @@ class Cluster:
         words = ("--scheduler", self.address, "--node", name, *self.agent_options)
         self.agents[name] = launch_agent(home / "run", *words)
         return self.agents[name]
+
+    @property
+    def children(self) -> list[int]:
+        """The processes that the scheduler has started."""
+        assert self._process
+        found = Path(f"/proc/{self._process.pid}/task").glob("*/children")
+        return [int(child) for children in found for child in children.read_text(encoding="utf-8").split()]
 
     @property
     def runs(self) -> bool:
@@ -183,8 +190,8 @@ def _count(cpus: str) -> int:
 
 @contextlib.contextmanager
 def cluster(folder: Path, *options: str, nodes: int = 2, names: Sequence[str] = ()) -> Iterator[Cluster]:
-    """Run a cluster under SD-Policy: its nodes have these names, or are so many and called n1 and so on."""
-    here = Cluster(folder, *FREELY, *options)
+    """Run a cluster, under SD-Policy unless the options say another: nodes are so many, or have these names."""
+    here = Cluster(folder, *(() if "--policy" in options else FREELY), *options)
     names = names or [f"n{number}" for number in range(1, nodes + 1)]
     try:
         here.start()

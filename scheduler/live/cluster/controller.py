@@ -557,5 +557,3 @@ def check(policy: Policy) -> None:
     if policy.pooled:
         msg = f"policy {policy.name} allots processors of one machine, not nodes: choose another policy with --policy."
         raise SchedulerError(msg)
-    if policy.built_in == "cp":
-        raise SchedulerError("policy cp works only in the simulator: choose another policy with --policy.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from drom.scheduler.cp.model import require
 from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.controller import check as check_whole
 from drom.scheduler.live.cluster.resource_controller import ResourceController
@@ -29,6 +30,8 @@ def prepare(policy: Policy) -> None:
 
 
 def check(policy: Policy) -> None:
-    """Raise SchedulerError for a policy that cannot decide on a live cluster."""
+    """Raise SchedulerError for a policy that cannot decide on a live cluster, or without OR-tools for `cp`."""
+    if policy.built_in == "cp":
+        require()
     if not policy.divides_nodes:
         check_whole(policy)

@@ -3,6 +3,10 @@
 
 It has the interface of `Controller`. Jobs are never resized; several share a node, each with its own amounts. Times are
 whole seconds that never decrease, jobs are identified by their numbers, nodes by 0-based indices. No I/O.
+
+Policy `cp` is asked elsewhere: after events that let a job start, `take_question` returns what to ask, and nothing
+starts before `answered` brings the plan, or `PATIENCE` has passed: then a rule decides. About events meanwhile the next
+question asks.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide, suited_nodes
+from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide, fitting, suited_nodes
+from drom.scheduler.allocation.snapshot import Snapshot
 from drom.scheduler.interface import NEVER, NODE_DOWN
 from drom.scheduler.live.cluster.controller import OVERRUN, Fault, JobRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from drom.scheduler.allocation.snapshot import PlannedStarts
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.interface import Ints
 
@@ -26,11 +32,19 @@ CORES, MEMORY = "cores", "memory"
 """The resources that all nodes have; others are counted ones, as nodes name them."""
 UNKNOWN = 1 << 40
 """The memory of a node that does not say how much it has, in MiB."""
+PATIENCE = 5
+"""Seconds after which a rule decides in place of a planner that has not answered."""
+RULE = {"depth": 10.0, "order": 1.0}
+"""The parameters of that rule: those of policy `resources`."""
+MOST_PLANNED = 1000
+"""The most waiting jobs that are planned at once, the first ones of the queue."""
+MOST_CELLS = 1 << 25
+"""The most numbers in a planner's profile; a rule decides where it would be larger."""
 MOST_KINDS = 256
 """Groups of jobs, and kinds of requests, that are kept although no job of them waits."""
 ROOM = 256
 """Initial rows of a table."""
-NUMBER, PRIORITY, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(7)
+NUMBER, PRIORITY, SUBMITTED, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(8)
 """Columns of waiting jobs; the amounts of a unit follow."""
 END, NODE, PART = 1, 2, 3
 """Columns of the parts of running jobs, after `NUMBER`; the amounts of a part follow."""
@@ -98,8 +112,14 @@ class ResourceController:
         """Always empty: each decision can be carried out."""
         self.late: list[int] = []
         """Jobs that reach their limits within this second, until the caller empties the list."""
-        self._depth = int(policy.options["depth"])
-        self._by_walltime = bool(policy.options["order"])
+        rule = RULE | policy.options
+        self._depth, self._by_walltime = int(rule["depth"]), bool(rule["order"])
+        self._plans = policy.built_in == "cp"
+        self._question: Snapshot | None = None
+        """What the planner was asked, or is to be asked, last; None once it was answered."""
+        self._handed = self._lost = False
+        """Whether that was taken to the planner, and whether there will be no answer."""
+        self._answer: PlannedStarts | None = None
         self._names = [CORES, MEMORY]
         """The resources, in the order of amounts."""
         self._capacity = self._free = np.zeros((0, len(self._names)), np.int64)
@@ -138,8 +158,11 @@ class ResourceController:
 
     @property
     def wake(self) -> int:
-        """The second at which a job reaches its limit; NEVER without one."""
-        return self._ends[0][0] if self._ends else NEVER
+        """The second at which a job reaches its limit, or patience with the planner ends; NEVER without one."""
+        if self._answer or self._lost or (self._news and not self._question):
+            return 0
+        first = self._ends[0][0] if self._ends else NEVER
+        return min(first, self._question.now + PATIENCE) if self._question else first
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -226,13 +249,13 @@ class ResourceController:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def submit(self, number: int, demand: JobRequest, _now: int) -> None:
+    def submit(self, number: int, demand: JobRequest, now: int) -> None:
         """Put a job into the queue, behind all jobs of its priority with smaller numbers."""
         self._requests[number] = demand
         self._name(dict(demand.amounts))
         amounts, queue = self._amounts(demand), self._queue.rows
         kind = self._kind_of(demand.group, amounts)
-        row = (number, demand.priority, demand.nodes, demand.most, demand.requested, kind, *amounts)
+        row = (number, demand.priority, now, demand.nodes, demand.most, demand.requested, kind, *amounts)
         behind = (queue[:, PRIORITY] > demand.priority) | (
             (queue[:, PRIORITY] == demand.priority) & (queue[:, NUMBER] < number)
         )
@@ -324,10 +347,10 @@ class ResourceController:
         while self._ends and self._ends[0][0] <= now:
             self.late.append(self._ends[0][1])
             self._expect(self._ends[0][1], now + OVERRUN)
-        if not self._news:
-            return []
-        self._news = False
-        found = self._decide(now)
+        found = self._planned_starts(now) if self._plans else {}
+        if not self._plans and self._news:
+            self._news = False
+            found = self._decide(now)
         for number, units in found.items():
             demand = self._requests[number]
             each = dict(demand.amounts)[CORES]
@@ -336,22 +359,96 @@ class ResourceController:
         self._forget(list(found))
         return list(found)
 
+    # --- a planner that is asked elsewhere ------------------------------------------------------------------------
+
+    def take_question(self) -> Snapshot | None:
+        """Return what the planner is to be asked now; None if nothing, or if it was asked already."""
+        if self._handed or not self._question:
+            return None
+        self._handed = True
+        return self._question
+
+    def answered(self, asked: Snapshot, answer: PlannedStarts | None) -> None:
+        """Take the plan for a snapshot; None: there is none, and a rule decides. Late answers are ignored."""
+        if asked is self._question:
+            self._answer, self._lost = answer, answer is None
+
+    def _planned_starts(self, now: int) -> dict[int, dict[int, int]]:
+        """Return the jobs that start by the plan, or by the rule where there is none in time; ask for the next plan."""
+        found: dict[int, dict[int, int]] = {}
+        if self._question and (self._lost or now >= self._question.now + PATIENCE):
+            self._news = False
+            found = self._decide(now)
+        elif self._answer:
+            found = self._possible(self._answer)
+        elif self._question or not self._news:
+            return {}
+        else:
+            self._news = False
+            self._question, self._handed = self._snapshot(now), False
+            if self._question is None and self._queue.rows.size:
+                found = self._decide(now)
+            return found
+        self._question, self._answer, self._lost = None, None, False
+        return found
+
+    def _possible(self, plan: PlannedStarts) -> dict[int, dict[int, int]]:
+        """Return the starts of a plan that are still possible; another plan is asked for in place of the others."""
+        self._planned = {number: start for number, start in plan.starts.items() if number in self._requests}
+        free, found = self._free.copy(), {}
+        for number, units in plan.units.items():
+            if number not in self._requests:
+                continue
+            each = np.array(self._amounts(self._requests[number]), np.int64)
+            left = {node: free[node] - count * each for node, count in units.items()}
+            if all(self._up[node] and (left[node] >= 0).all() for node in left):
+                found[number] = units
+                for node, rest in left.items():
+                    free[node] = rest
+            else:
+                self._news = True
+        return found
+
+    def _snapshot(self, now: int) -> Snapshot | None:
+        """Return what to ask the planner; None if no job could start now, or if there is too much to plan."""
+        machine, requests, held = self._problem(now)
+        fits, ever = fitting(machine, requests)
+        if not fits.any():
+            return None
+        chosen = np.flatnonzero(ever)[:MOST_PLANNED]
+        steps = len(held.end) + len(chosen) + 1
+        if steps * self._capacity.size > MOST_CELLS:
+            return None
+        asked = Requests(*(column[chosen] for column in requests))
+        memory = self._names.index(MEMORY)
+        enough = int((asked.units * asked.amount[:, memory]).sum() + held.amount[:, memory].sum())
+        capacity = self._capacity.copy()
+        capacity[capacity[:, memory] >= UNKNOWN, memory] = enough
+        queue = self._queue.rows[chosen]
+        numbers, submitted = queue[:, NUMBER].tolist(), queue[:, SUBMITTED].copy()
+        return Snapshot(now, capacity, machine.suited.copy(), numbers, submitted, asked, held)
+
+    def _problem(self, now: int) -> tuple[Machine, Requests, Held]:
+        """Return the nodes, the waiting jobs in the order of the queue, and what running jobs hold."""
+        queue, held = self._queue.rows, self._held.rows
+        units, most, length, kind = (np.ascontiguousarray(queue[:, at]) for at in (UNITS, MOST, LENGTH, KIND))
+        requests = Requests(units, most, length, kind, np.ascontiguousarray(queue[:, AMOUNTS:]))
+        ends = np.maximum(held[:, END], now + 1)
+        parts = Held(ends, np.ascontiguousarray(held[:, NODE]), np.ascontiguousarray(held[:, PART:]))
+        return Machine(self._capacity, self._free, self._suited_nodes()), requests, parts
+
     def changes(self) -> dict[int, dict[int, int]]:
         """Return the nodes on which planned cores of jobs have changed: jobs are never resized here."""
         return {}
 
     def _decide(self, now: int) -> dict[int, dict[int, int]]:
         """Return the waiting jobs that start now, with their units by node, and remember the reservations of others."""
-        queue, held = self._queue.rows, self._held.rows
+        machine, requests, held = self._problem(now)
+        numbers = self._queue.rows[:, NUMBER]
         if self._by_walltime:
-            queue = queue[np.lexsort((queue[:, LENGTH], -queue[:, PRIORITY]))]
-        machine = Machine(self._capacity, self._free, self._suited_nodes())
-        units, most, length, kind = (np.ascontiguousarray(queue[:, at]) for at in (UNITS, MOST, LENGTH, KIND))
-        requests = Requests(units, most, length, kind, np.ascontiguousarray(queue[:, AMOUNTS:]))
-        ends = np.maximum(held[:, END], now + 1)
-        parts = Held(ends, np.ascontiguousarray(held[:, NODE]), np.ascontiguousarray(held[:, PART:]))
-        answer = decide(now, machine, requests, parts, self._depth)
-        numbers = queue[:, NUMBER]
+            order = np.lexsort((requests.length, -self._queue.rows[:, PRIORITY]))
+            numbers, requests = numbers[order], Requests(*(column[order] for column in requests))
+        answer = decide(now, machine, requests, held, self._depth)
         later = np.flatnonzero((answer.start > now) & (answer.start < NEVER))
         self._planned = dict(zip(numbers[later].tolist(), answer.start[later].tolist(), strict=True))
         found: dict[int, dict[int, int]] = {}

@@ -22,11 +22,13 @@ from drom.agent.system.unix_signals import SignalPipe
 from drom.agent.text import counted
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.driver import prepare
+from drom.scheduler.live.cluster.resource_controller import PATIENCE, ResourceController
 from drom.scheduler.live.cluster.spec import (
     LONGEST_REQUEST,
 )
 from drom.scheduler.live.server.agent_server import AgentServer
 from drom.scheduler.live.server.metrics import Counts
+from drom.scheduler.live.server.planner_process import PlannerProcess
 from drom.scheduler.live.server.starting import STARTING, STARTING_STATUS, Starting
 from drom.scheduler.live.server.state_folder import SOCKETS
 from drom.scheduler.live.server.store import Store, UnreadableError
@@ -90,6 +92,7 @@ class Server:
         """Whether a failure has left the state in memory inconsistent."""
         self._status_again = 0.0
         self._told_status = ""
+        self._planner = PlannerProcess(policy.options, 0.8 * PATIENCE, log) if policy.built_in == "cp" else None
         self._running = True
         self._more = False
         """Whether messages or orders that arrived before the last turn may still be unread."""
@@ -121,7 +124,8 @@ class Server:
         """
         signals = SignalPipe(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
         selector = selectors.DefaultSelector()
-        for fd in (signals.fd, *self._clients.fds, *self._desk.fds):
+        planners = (self._planner.fd,) if self._planner else ()
+        for fd in (signals.fd, *self._clients.fds, *self._desk.fds, *planners):
             selector.register(fd, selectors.EVENT_READ)
         try:
             if not self._begun:
@@ -190,6 +194,8 @@ class Server:
         A part that fails is logged, and the other parts are closed.
         """
         guard = Guard(self._log, ())
+        if self._planner:
+            guard.run("planner", self._planner.close)
         guard.run("agents", self._desk.close)
         guard.run("order", self._clients.close)
         for name in SOCKETS:
@@ -208,7 +214,13 @@ class Server:
 
     def _ask_policy(self) -> None:
         begin = time.perf_counter()
+        controller = self.cluster.controller
+        if self._planner and isinstance(controller, ResourceController):
+            for asked, plan in self._planner.take():
+                controller.answered(asked, plan)
         self.cluster.turn(self.stored.clock())
+        if self._planner and isinstance(controller, ResourceController) and (question := controller.take_question()):
+            self._planner.ask(question)
         self.counts.passes.observe(time.perf_counter() - begin)
 
     def _survive(self, part: str, step: Callable[[], T]) -> T | None:

@@ -52,7 +52,11 @@ _MEND = "repair it or its disk, restore a copy of it, or move it away to start w
 _LOCKED = "another program, such as a backup, has locked it: wait until that has ended"
 LOCK_SECONDS = 0.05
 """Seconds for which a write waits if another program, such as a backup, has locked the queue."""
-MOST_KEPT = (("held", "released"), 20), (("placed", "requeued"), 40), (("ordered", "resized", "limit"), 4000)
+MOST_KEPT = (
+    (("held", "released", "signalled"), 20),
+    (("placed", "requeued"), 40),
+    (("ordered", "resized", "limit"), 4000),
+)
 """The numbers of entries of some kinds that are kept for a job; the oldest beyond them are deleted."""
 _CUT = (
     "DELETE FROM entries WHERE rowid IN "

@@ -184,8 +184,9 @@ class UserOrders:
     def _why_not(self, number: int) -> str:
         """Return why a job of this number cannot be changed: it is over, or never existed."""
         try:
+            self._find(number)
             self._stored.cluster.state.living(number)
-        except SchedulerError as error:
+        except (ControlError, SchedulerError) as error:
             return str(error)
         return f"job {number} is not among the jobs that are selected."
 

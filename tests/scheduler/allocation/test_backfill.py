@@ -22,7 +22,7 @@ def ints(values: object, *shape: int) -> Ints:
 class Case:
     """A machine with three resources, running jobs of one unit, and waiting jobs that fit on the empty machine."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, most: int = NEVER) -> None:
         rng = np.random.default_rng(seed)
         nodes = int(rng.integers(1, 7))
         self.capacity = np.stack([rng.integers(1, 9, nodes), rng.integers(0, 9, nodes), rng.integers(0, 3, nodes)], 1)
@@ -41,7 +41,7 @@ class Case:
         asked = [
             (int(rng.integers(1, 5)), int(rng.integers(1, 30)), rng.integers((1, 0, 0), (5, 4, 2))) for _ in range(12)
         ]
-        asked = [job for job in asked if self.room(self.capacity, job[2]).sum() >= job[0]]
+        asked = [job for job in asked if np.minimum(self.room(self.capacity, job[2]), most).sum() >= job[0]]
         self.units, self.length = ints([job[0] for job in asked]), ints([job[1] for job in asked])
         self.amount = ints([job[2] for job in asked], -1, 3)
         everywhere = np.ones(nodes, np.int64)
@@ -59,7 +59,7 @@ class Case:
         requests = Requests(self.units, np.full(jobs, most), self.length, np.arange(jobs), self.amount)
         return decide(NOW, Machine(self.capacity, self.free, self.suited), requests, self.held, depth)
 
-    def planned(self, depth: int) -> placement.Plan:
+    def planned(self, depth: int, most: int) -> placement.Plan:
         """Return the plan of the CP simulator's rule of this depth, in which running jobs come first."""
         running, jobs = len(self.held.end), len(self.held.end) + len(self.units)
         request = np.concatenate((self.held.amount, self.amount))
@@ -69,7 +69,17 @@ class Case:
         zeros = np.zeros(jobs, np.int64)
         nodes = np.concatenate((np.zeros((running, len(self.capacity)), np.int64), self.suited))
         table = Jobs(
-            zeros, zeros, length, length, np.arange(jobs + 1), first, units, request, request * units[:, None], nodes
+            queue=zeros,
+            submit=zeros,
+            walltime=length,
+            run_time=length,
+            chunk=np.arange(jobs + 1),
+            unit=first,
+            units=units,
+            request=request,
+            total=request * units[:, None],
+            nodes=nodes,
+            most=np.concatenate((np.ones(running, np.int64), np.full(len(self.units), most))),
         )
         started, node = np.full(jobs, NEVER), np.full(int(first[-1]), -1)
         started[:running], node[:running] = NOW, self.held.node
@@ -78,12 +88,12 @@ class Case:
         return placement.Plan(plan.start[running:], plan.node[running:])
 
 
-@given(st.integers(0, 1 << 32), st.integers(0, 5))
+@given(st.integers(0, 1 << 32), st.integers(0, 5), st.sampled_from((1, 2, NEVER)))
 @settings(max_examples=300, deadline=None)
-def test_decisions_are_those_of_a_plan_over_the_whole_profile(seed: int, depth: int) -> None:
+def test_decisions_are_those_of_a_plan_over_the_whole_profile(seed: int, depth: int, most: int) -> None:
     """Each job starts, or has its reservation, at the same second and on the same nodes."""
-    case = Case(seed)
-    answer, plan = case.decide(depth), case.planned(depth)
+    case = Case(seed, most)
+    answer, plan = case.decide(depth, most), case.planned(depth, most)
 
     assert answer.start.tolist() == plan.start.tolist()
     found = [(job, node) for job, node, units in answer.rows.tolist() for _ in range(units)]

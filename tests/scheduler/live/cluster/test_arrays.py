@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.agent.errors import ControlError
+from drom.agent.execution import protocol as say
 from drom.agent.model.caller import Caller
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster import explain
@@ -168,7 +169,7 @@ def asked() -> Iterator[Asked]:
         (OTHER, {"names": ["one", "many"]}, [1, 2, 3, 4], []),
         (OTHER, {"users": ["root"]}, [], ["job 5 belongs to root", "job 6 belongs to root"]),
         (ROOT, {"ranges": [[0, 3, 5]], "names": ["one", "many"]}, [3, 4, 5], []),
-        (ROOT, {"ranges": [[0, 9, 9]]}, [], ["there is no job 9: see drom queue."]),
+        (ROOT, {"ranges": [[0, 9, 9]]}, [], ["there is no job 9: see drom queue --all."]),
         (ROOT, {"ranges": [[1, 9, 9], [0, 6, 6]]}, [6], ["no job of 1_9 waits or runs: see drom queue."]),
         (ROOT, {"states": ["running"]}, [], []),
     ],
@@ -219,3 +220,16 @@ def test_only_running_jobs_are_sent_signals(asked: Asked) -> None:
 
     assert answer["jobs"] == []
     assert answer["refused"] == ["job 5 is pending: only the program of a running job can be sent a signal."]
+
+
+def test_a_signal_goes_to_the_program_of_a_job(here: FakeCluster) -> None:
+    """Without ending the job for the scheduler; its history has it."""
+    (job,) = array(here, "4")
+    here.cluster.signal(job.number, 10, here.now, "ann")
+    entry = here.cluster.outbox.entries[-1]
+    here.send()
+
+    assert (entry.what, entry.detail) == ("signalled", {"signal": 10, "by": "ann"})
+    (message,) = here.nodes[job.launcher].inbox
+    assert message == say.Signal(job.number, job.attempt, 10, None)
+    assert job.state == "running"

@@ -246,7 +246,6 @@ def test_a_limit_that_was_stretched_before_a_restart_does_not_fall() -> None:
     ("name", "sentence"),
     [
         ("equipartition", "policy equipartition allots processors of one machine, not nodes"),
-        ("cp", "policy cp works only in the simulator"),
     ],
 )
 def test_policies_for_which_there_are_no_nodes_are_refused(name: str, sentence: str) -> None:

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The waiting and running jobs of a live cluster at one second, and a planner's answer. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from drom.scheduler.allocation.backfill import Held, Requests
+    from drom.scheduler.interface import Ints
+
+
+class Snapshot(NamedTuple):
+    """What is asked: the jobs that wait, all of which fit on the empty nodes, and what running jobs hold.
+
+    `numbers` are those of the waiting jobs, in the order of submission; `requests.kind` are rows of `suited`, which
+    lists nodes by preference, then NOBODY. `capacity` has shape ``(nodes, resources)``.
+    """
+
+    now: int
+    capacity: Ints
+    suited: Ints
+    numbers: list[int]
+    submitted: Ints
+    requests: Requests
+    held: Held
+
+
+class PlannedStarts(NamedTuple):
+    """The answer: planned starts by job, and for those that start at once their units by node."""
+
+    starts: dict[int, int]
+    units: dict[int, dict[int, int]]
