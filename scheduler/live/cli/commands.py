@@ -90,6 +90,19 @@ Where = Annotated[
 ]
 MOST_LISTED = 10_000_000
 """The largest --limit of `drom queue`: more jobs than a scheduler can have."""
+T = TypeVar("T")
+
+
+def _or_nothing(parse: Callable[[str], T], nothing: T) -> Callable[[str], T]:
+    """Return `parse` for an option that an empty text unsets."""
+
+    def read(text: str) -> T:
+        return parse(text) if text else nothing
+
+    read.__name__ = parse.__name__
+    return read
+
+
 Number = Annotated[str, typer.Argument(metavar="JOB", help="The number of a job; 12_3 in an array.")]
 
 
@@ -456,15 +469,17 @@ def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
     _print(_ask(scheduler, "job", **which), tables.job, as_json=json)
 
 
-T = TypeVar("T")
-
-
 def _named(parse: Callable[[str], T], text: str) -> T:
     """Return the jobs that an argument names. Raises BadParameter."""
     try:
         return parse(text)
     except WordError as error:
         raise typer.BadParameter(str(error), param_hint="'JOB'") from error
+
+
+def _ranges(jobs: Sequence[str]) -> list[list[int]]:
+    """Return the jobs that arguments name as an order has them. Raises BadParameter."""
+    return [list(one) for text in jobs for one in _named(parse_jobs, text)]
 
 
 Jobs = Annotated[
@@ -501,8 +516,9 @@ class SelectOptions:
             raise typer.BadParameter(
                 "no job is chosen: name some, or use --me, --user, --state or --name.", param_hint="'JOB'"
             )
-        ranges = [list(one) for text in jobs or () for one in _named(parse_jobs, text)]
-        return {"ranges": ranges} | {name: list(given) for name, given in choice._asdict().items() if given}
+        return {"ranges": _ranges(jobs or ())} | {
+            name: list(given) for name, given in choice._asdict().items() if given
+        }
 
 
 @app.command()
@@ -537,6 +553,71 @@ def hold(
     """Keep jobs from starting."""
     done = "Released" if release else "Held"
     _change(_ask(scheduler, "hold", held=not release, **options.order(jobs)), done, as_json=options.json)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOptions:
+    """The options of `drom update`: those of `drom submit` that can change; without a value they change nothing."""
+
+    limit: int | None = typer.Option(
+        None, "--time", "-t", metavar="TIME", help="Time limit.", parser=reader(_or_nothing(parse_time, 0))
+    )
+    nodes: int | None = typer.Option(None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes.")
+    tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
+    threads: int | None = typer.Option(None, "--cpus-per-task", "-c", min=1, max=MOST, help="Cores for each task.")
+    memory: int | None = typer.Option(
+        None, "--mem", metavar="SIZE", help="Memory on each node.", parser=reader(_or_nothing(parse_memory, 0))
+    )
+    constraint: Sequence[str] | None = typer.Option(
+        None,
+        "--constraint",
+        "-C",
+        metavar="NAMES",
+        help="Features that its nodes must have.",
+        parser=reader(_or_nothing(parse_features, ())),
+    )
+    priority: int | None = typer.Option(
+        None, min=-MOST, max=MOST, help="Its priority; above 0 only by root and the scheduler's owner."
+    )
+    name: str | None = typer.Option(None, "--job-name", "-J", help="The job's name.")
+    dependency: Sequence[Dependency] | None = typer.Option(
+        None,
+        "--dependency",
+        "-d",
+        metavar="KIND:JOB,...",
+        help="The jobs to wait for, all submitted before it.",
+        parser=reader(_or_nothing(parse_dependencies, ())),
+    )
+    json: AsJson = False
+
+    def changes(self) -> dict[str, object]:
+        """Return the values that were given, by field of a specification."""
+        values = {
+            "time": self.limit,
+            "nodes": self.nodes,
+            "tasks": self.tasks,
+            "threads": self.threads,
+            "memory": self.memory,
+            "constraint": self.constraint,
+            "priority": self.priority,
+            "name": self.name,
+            "after": self.dependency,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@app.command()
+@with_options(UpdateOptions)
+def update(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Jobs: 12, 3-7, 12_3 or 12_[1-4] in an array.")],
+    scheduler: Where,
+    options: UpdateOptions,
+) -> None:
+    """Change what waiting jobs ask for, or the time limit of running ones; '' unsets a value."""
+    changes = options.changes()
+    if not changes:
+        raise typer.BadParameter("nothing to change: give what the job is to have, such as --time 2h.")
+    _change(_ask(scheduler, "update", changes=changes, ranges=_ranges(jobs)), "Updated", as_json=options.json)
 
 
 def _change(answer: dict[str, Any], done: str, *, as_json: bool) -> None:

@@ -184,6 +184,15 @@ def check_dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> Non
         raise SchedulerError(msg)
 
 
+def check_order(number: int, spec: Spec) -> None:
+    """Raise SchedulerError if the job `number` would wait for itself or a later job: jobs could wait in a circle."""
+    for dependency in spec.after:
+        if dependency.job >= number:
+            why = f"job {number} can wait only for jobs submitted before it, not for job {dependency.job}"
+            msg = f"{why}: cancel it and submit it again."
+            raise SchedulerError(msg)
+
+
 _WORDS = {"after": "after", "afterany": "after", "afterok": "after success of", "afternotok": "after failure of"}
 
 

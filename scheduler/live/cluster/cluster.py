@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import NEVER
@@ -16,13 +16,24 @@ from drom.scheduler.live.cluster import admission, launch, units
 from drom.scheduler.live.cluster.agents import Agents
 from drom.scheduler.live.cluster.executions import Executions
 from drom.scheduler.live.cluster.job_queue import JobQueue
-from drom.scheduler.live.cluster.jobs import CANCELLED, FINAL, ON_NODES, PENDING, REQUEUE, RUNNING, Job, Node, User
+from drom.scheduler.live.cluster.jobs import (
+    CANCELLED,
+    ENDING,
+    FINAL,
+    ON_NODES,
+    PENDING,
+    REQUEUE,
+    RUNNING,
+    Job,
+    Node,
+    User,
+)
 from drom.scheduler.live.cluster.membership import Membership
-from drom.scheduler.live.cluster.spec import MOST_DEPENDENCIES, Dependency, Spec, array_of, name_of, sized
+from drom.scheduler.live.cluster.spec import MOST_DEPENDENCIES, Dependency, Spec, array_of, changed, name_of, sized
 from drom.scheduler.live.cluster.state import ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.driver import Driver
@@ -73,6 +84,16 @@ class Cluster:
 
         Raises SchedulerError for jobs that can never run here.
         """
+        spec = self._checked(spec, user)
+        first, indices = self._next, array_of(spec.array).indices if spec.array else ()
+        jobs = [Job(number, spec, user, now, array=first, index=index) for number, index in enumerate(indices, first)]
+        jobs = jobs or [Job(number, spec, user, now) for number in range(first, first + count)]
+        for job in jobs:
+            self._take_in(job, now)
+        return jobs
+
+    def _checked(self, spec: Spec, user: User) -> Spec:
+        """Return a specification with its size. Raises SchedulerError for a job that can never run here."""
         if self.controller is None:
             raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
         spec = self._naming_all(spec)
@@ -82,12 +103,7 @@ class Cluster:
         self.queue.check(spec)
         launch.check(spec, user)
         admission.check_dependencies(spec, self.state.state_of)
-        first, indices = self._next, array_of(spec.array).indices if spec.array else ()
-        jobs = [Job(number, spec, user, now, array=first, index=index) for number, index in enumerate(indices, first)]
-        jobs = jobs or [Job(number, spec, user, now) for number in range(first, first + count)]
-        for job in jobs:
-            self._take_in(job, now)
-        return jobs
+        return spec
 
     def _naming_all(self, spec: Spec) -> Spec:
         """Return a specification whose dependencies on arrays name their jobs. Raises SchedulerError for too many."""
@@ -160,6 +176,36 @@ class Cluster:
                 self.queue.withdraw(job)
             else:
                 self.queue.enqueue(job, now)
+
+    def changed(self, number: int, changes: Mapping[str, Any]) -> Spec:
+        """Return the specification of a job with other values of fields in `CHANGEABLE`; of one that has started, time.
+
+        Raises SchedulerError for a job that is over or ends, and for one that could never run as changed.
+        """
+        job = self.state.living(number)
+        spec = changed(job.spec, changes)
+        if job.state == PENDING:
+            admission.check_order(number, spec)
+            return self._checked(spec, job.user)
+        if job.state == ENDING or job.verdict:
+            msg = f"job {number} is ending: nothing of it can be changed."
+            raise SchedulerError(msg)
+        if changes.keys() != {"time"}:
+            msg = f"job {number} has started: only its --time can be changed."
+            raise SchedulerError(msg)
+        return spec
+
+    def update(self, number: int, spec: Spec, now: float, by: str, what: str) -> None:
+        """Give a job the specification that `changed` returned; `what` says for its history what the user `by` changed.
+
+        Raises SchedulerError for a job on nodes whose limit would be over.
+        """
+        job = self.state.living(number)
+        if job.state == PENDING:
+            self.queue.replace(job, spec, now)
+        else:
+            self.executions.extend(job, spec.time, now)
+        self.outbox.record(job, now, "updated", by=by, changed=what)
 
     # --- time -----------------------------------------------------------------------------------------------------
 

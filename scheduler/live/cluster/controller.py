@@ -26,7 +26,7 @@ from drom.scheduler.engine.node_shares import (
     update_ends,
 )
 from drom.scheduler.engine.policy_errors import policy_errors_as_sentences
-from drom.scheduler.engine.state import BLOCK_BITS, FREE, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
+from drom.scheduler.engine.state import BLOCK_BITS, FREE, NO_FAULT, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import (
     AGENT_GONE,
@@ -296,6 +296,22 @@ class Controller:
 
     def describe(self, node: int, cores: int, memory: int, resources: Mapping[str, int]) -> None:
         """Record what a node has: nodes are equal here, and groups have those that suffice for jobs."""
+
+    def extend(self, number: int, seconds: int, now: int) -> bool:
+        """Move the limit of a running job by `seconds`; return whether that was done: a limit may not be over already.
+
+        What it requested moves with the limit, so that what it got for lending cores stays.
+        """
+        job, world = self._index[number], self._world
+        now = max(now, int(world.scalars[NOW]))
+        if set_limit(world, job, self.limit(number) + seconds, now) != NO_FAULT:
+            return False
+        world.jobs.requested[job] += seconds
+        self._limits.pop(number, None)
+        self.late = [one for one in self.late if one != number]
+        update_ends(world, now)
+        self._note(TICK, NOBODY)
+        return True
 
     def node_up(self, node: int) -> None:
         """Record that jobs may start on a node from now on."""

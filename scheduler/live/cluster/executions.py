@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.agent.execution import protocol as say
+from drom.agent.text import duration
+from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.dispatch import Resize, Start
 from drom.scheduler.live.cluster.jobs import (
     ENDING,
@@ -154,6 +157,22 @@ class Executions:
                 job.reason = HUNG
             self._note_limit(job, controller.limit(number), now)
             self.end(job, TIMEOUT, now)
+
+    def extend(self, job: Job, time: int, now: float) -> None:
+        """Let a job on nodes have `time` seconds; what its limit grew by when it shrank stays.
+
+        Raises SchedulerError if its limit would be over.
+        """
+        controller, limit = self._state.controller, self._state.settings.limit
+        assert controller is not None  # noqa: S101 - it is on nodes
+        if not controller.extend(job.number, limit(time) - limit(job.spec.time), int(now)):
+            over = f"with {duration(limit(time))} the limit of job {job.number} would be over"
+            msg = f"{over}: give a longer --time, or cancel the job."
+            raise SchedulerError(msg)
+        self._state.holdings.remove(job)
+        job.spec = replace(job.spec, time=time)
+        self._state.holdings.add(job)
+        self._note_limit(job, controller.limit(job.number), now)
 
     def _hangs(self, job: Job) -> bool:
         """Return whether all nodes of a starting job were asked to start it and none of them is silent."""

@@ -130,6 +130,16 @@ class JobQueue:
         is_bound = settings.max_running and job.user.uid not in settings.operators
         return (job.user.uid, settings.max_running) if is_bound else None
 
+    def replace(self, job: Job, spec: Spec, now: float) -> None:
+        """Give a waiting job another specification; it keeps its number, and its place among jobs of its priority."""
+        self.withdraw(job)
+        self.dependencies.leave(job)
+        self._affected = deque(one for one in self._affected if one[0] != job.number)
+        self._state.holdings.remove(job)
+        job.spec, job.priority, job.limit = spec, spec.priority, self._state.settings.limit(spec.time)
+        self._state.holdings.add(job)
+        self.enqueue(job, now)
+
     def discard(self, jobs: Sequence[Job]) -> None:
         """Forget the newest jobs, as if they had never been submitted."""
         for job in reversed(jobs):

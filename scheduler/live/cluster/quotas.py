@@ -69,10 +69,18 @@ class Holdings:
                 f"{settings.max_jobs}, which a user may have here: wait until some have ended, or cancel some."
             )
             raise ControlError(msg)
-        size = more * ROW + sum(map(size_of, specs))
-        if kept + size > settings.max_bytes:
+        self._admit_bytes(user, kept, more * ROW + sum(map(size_of, specs)), settings)
+
+    def admit_change(self, job: Job, spec: Spec, settings: Settings) -> None:
+        """Raise ControlError if the user of an unfinished job may not have this specification instead of its own."""
+        (_, kept), (_, sharing) = self.of(job.user), self._texts[job.user.uid, id(job.spec)]
+        more = size_of(spec) - (size_of(job.spec) if sharing == 1 else 0)
+        self._admit_bytes(job.user, kept, more, settings)
+
+    def _admit_bytes(self, user: User, kept: int, more: int, settings: Settings) -> None:
+        if more > 0 and kept + more > settings.max_bytes:
             msg = (
-                f"{in_words(kept)} are kept for the jobs of user {user.name}, and with {in_words(size)} more there "
+                f"{in_words(kept)} are kept for the jobs of user {user.name}, and with {in_words(more)} more there "
                 f"would be over {in_words(settings.max_bytes)}, which a user may have here: submit equal jobs with "
                 "--count, leave variables out with --export, or wait until some jobs have ended."
             )

@@ -292,6 +292,17 @@ class ResourceController:
             job.start = now
             self._expect(number, now + job.limit)
 
+    def extend(self, number: int, seconds: int, now: int) -> bool:
+        """Move the limit of a running job by `seconds`; return whether it was done: a limit may not be over already."""
+        job = self._running[number]
+        if job.start + job.limit + seconds <= now:
+            return False
+        job.limit += seconds
+        self._expect(number, job.start + job.limit)
+        self.late = [one for one in self.late if one != number]
+        self._news = True
+        return True
+
     def describe(self, node: int, cores: int, memory: int, resources: Mapping[str, int]) -> None:
         """Record what a node has; `memory` is in bytes, 0 if it is unknown."""
         self._reach(node)

@@ -210,6 +210,31 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
     return spec
 
 
+CHANGEABLE = {
+    "time": "--time",
+    "nodes": "--nodes",
+    "tasks": "--tasks-per-node",
+    "threads": "--cpus-per-task",
+    "memory": "--mem",
+    "constraint": "--constraint",
+    "priority": "--priority",
+    "name": "--job-name",
+    "after": "--dependency",
+}
+"""The fields that can be changed after the submission, with their options."""
+
+
+def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
+    """Return a specification with other values of fields in `CHANGEABLE`. Raises SchedulerError as `from_json`.
+
+    A job with another number of nodes or of tasks on each has as many tasks as these make.
+    """
+    if not changes or not changes.keys() <= CHANGEABLE.keys():
+        raise SchedulerError("a change names some fields of a submission: use this version's drom.")
+    size = {"ranks": 0} if {"nodes", "tasks"} & changes.keys() else {}
+    return from_json(spec.to_json() | dict(changes) | size)
+
+
 def check(spec: Spec) -> None:
     """Raise SchedulerError with the first error that does not depend on the cluster."""
     if not (spec.script or (spec.command and spec.command[0])):

@@ -53,7 +53,7 @@ _LOCKED = "another program, such as a backup, has locked it: wait until that has
 LOCK_SECONDS = 0.05
 """Seconds for which a write waits if another program, such as a backup, has locked the queue."""
 MOST_KEPT = (
-    (("held", "released", "signalled"), 20),
+    (("held", "released", "signalled", "updated"), 20),
     (("placed", "requeued"), 40),
     (("ordered", "resized", "limit"), 4000),
 )

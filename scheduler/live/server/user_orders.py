@@ -11,13 +11,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import ControlError
+from drom.agent.text import cut_middle, duration, in_words
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import admission, explain
 from drom.scheduler.live.cluster.job_filter import JobRange, job_filter_of, ranges_of
-from drom.scheduler.live.cluster.jobs import FINAL, Job, Node
+from drom.scheduler.live.cluster.jobs import FINAL, PENDING, Job, Node
 from drom.scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
 from drom.scheduler.live.cluster.quotas import Orders
 from drom.scheduler.live.cluster.spec import (
+    CHANGEABLE,
     LONGEST_NAME,
     MOST_AT_ONCE,
     MOST_JOBS,
@@ -41,8 +43,12 @@ MOST_SAID = 20
 MOST_SIGNALS = 64
 WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
 """Orders that leave nothing in memory when they fail; after a failure of any other the queue is read again."""
-_LIMITED = frozenset({"submit", "cancel", "hold"})
+_LIMITED = frozenset({"submit", "cancel", "hold", "update"})
 """Orders whose rate per user is limited, because they are written to the queue."""
+
+
+MOST_SHOWN = 200
+"""Columns of the changes in an entry of a job's history."""
 
 
 class UserOrders:
@@ -55,6 +61,7 @@ class UserOrders:
             "submit": self._submit,
             "cancel": self._cancel,
             "hold": self._hold,
+            "update": self._update,
             "queue": self._queue,
             "job": self._job,
             "nodes": self._nodes,
@@ -137,7 +144,7 @@ class UserOrders:
             for job in chosen[:MOST_AT_ONCE]:
                 try:
                     change(job)
-                except SchedulerError as error:  # noqa: PERF203 - the others are changed
+                except (ControlError, SchedulerError) as error:  # noqa: PERF203 - the others are changed
                     refused[str(error)] = None
                 else:
                     changed.append(job)
@@ -189,6 +196,27 @@ class UserOrders:
         except (ControlError, SchedulerError) as error:
             return str(error)
         return f"job {number} is not among the jobs that are selected."
+
+    def _update(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
+        """Change jobs: a user may change waiting ones, and lower the limits of running ones."""
+        user, changes = user_of(caller), order.get("changes")
+        if not isinstance(changes, dict):
+            raise ControlError("update takes an object of changes: use the drom of this version.")
+        return self._change(order, caller, lambda job: self._update_one(job, user, changes))
+
+    def _update_one(self, job: Job, user: User, changes: dict[str, Any]) -> None:
+        cluster = self._stored.cluster
+        spec = cluster.changed(job.number, changes)
+        if "priority" in changes:
+            check_rights(user, [spec])
+        if not is_operator(user):
+            longest = self._stored.settings.limit
+            if job.state != PENDING and longest(spec.time) > longest(job.spec.time):
+                who = "only root and the scheduler's own user may lengthen the limit of a job that has started"
+                raise ControlError(f"{who}: give a shorter --time.")
+            cluster.holdings.admit_change(job, spec, self._stored.settings)
+        what = ", ".join(f"{CHANGEABLE[name]} {_shown(name, getattr(spec, name))}" for name in changes)
+        cluster.update(job.number, spec, self._stored.clock(), user.name, cut_middle(what, MOST_SHOWN))
 
     def _drain(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         if not is_operator(user := user_of(caller)):
@@ -330,6 +358,17 @@ class UserOrders:
     def _node(self, node: Node) -> dict[str, Any]:
         jobs = [part.job for part in self._stored.cluster.placements.on(node.index)]
         return node.to_json() | {"jobs": {job.number: job.shares[node.name] for job in jobs}}
+
+
+def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - the value of any field
+    """Return the value of a field of a specification as users write it."""
+    if not value and name != "priority":
+        return "unset"
+    if name == "after":
+        return ",".join(f"{kind}:{number}" for kind, number in value)
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return {"time": duration, "memory": in_words}.get(name, str)(value)
 
 
 def _index(node: Node) -> int:

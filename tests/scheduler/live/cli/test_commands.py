@@ -198,6 +198,30 @@ def test_a_word_that_an_option_does_not_know_is_wrong_usage(
     assert (str(refused.value), submitted) == (sentence, [])
 
 
+def test_an_update_sends_what_was_given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty text unsets a value; without an option there is nothing to do."""
+    asked: list[dict[str, Any]] = []
+
+    def take_in(where: str, order: str, ranges: list[list[int]], changes: dict[str, Any]) -> dict[str, Any]:
+        assert (where, order) == ("here", "update")
+        asked.append({"jobs": ranges, **changes})
+        return {"jobs": [{"job": first, "array": array} for array, first, _ in ranges], "refused": []}
+
+    monkeypatch.setenv("DROM_QUEUE", "here")
+    monkeypatch.setattr(commands, "_ask", take_in)
+    drom("update", "7", "8", "--time", "2h", "-N", "3", "--mem", "1G", "-d", "afterok:1", "--priority", "0")
+    drom("update", "9", "--time", "", "--mem", "", "--dependency", "", "--constraint", "", "--job-name", "")
+    change = {"time": 7200, "nodes": 3, "memory": 1 << 30, "after": (("afterok", 1),), "priority": 0}
+    nothing = {"time": 0, "memory": 0, "after": (), "constraint": (), "name": ""}
+    assert asked == [{"jobs": [[0, 7, 7], [0, 8, 8]], **change}, {"jobs": [[0, 9, 9]], **nothing}]
+    assert capsys.readouterr().out == "Updated job 7\nUpdated job 8\nUpdated job 9\n"
+
+    with pytest.raises(typer.BadParameter, match=r"^nothing to change: give what the job is to have, such as --time "):
+        drom("update", "7")
+    with pytest.raises(typer.BadParameter, match=r"^'soon' is not a time: "):
+        drom("update", "7", "--time", "soon")
+
+
 @pytest.mark.parametrize("command", ["cancel", "hold", "job"])
 def test_there_is_no_job_0(command: str) -> None:
     """That is wrong usage, too."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import signal
@@ -990,6 +991,34 @@ def test_nothing_is_due_while_a_silent_node_is_waited_for(tmp_path: Path) -> Non
     here.store.close()
 
 
+def test_a_limit_that_is_changed_keeps_what_it_grew_by(tmp_path: Path) -> None:
+    """A mate has its new time and what it lost to a guest; it ends then, and not at its first limit."""
+    here, mate = with_mate(tmp_path, POLICY, 1)
+    guest = here.submit(spec(minutes=5))
+    assert guest
+    here.settle()
+    assert (mate.shares, guest.shares) == ({"n0": 2}, {"n0": 2})
+    grown = mate.limit - 3600
+    assert grown > 0
+    for seconds in (1800, 5400):
+        here.cluster.update(mate.number, here.cluster.changed(mate.number, {"time": seconds}), here.now, "root", "")
+        here.send()
+        assert mate.limit == seconds + grown
+    here.now += 1000
+    with pytest.raises(SchedulerError, match=r"^with 1\.0 s the limit of job 1 would be over: give a longer --time, "):
+        here.cluster.update(mate.number, here.cluster.changed(mate.number, {"time": 1}), here.now, "root", "")
+    here.crash()
+    here.settle()
+    mate = here.cluster.jobs[mate.number]
+    assert here.cluster.controller
+    assert here.cluster.controller.limit(mate.number) == mate.limit >= 5400
+    here.turn(mate.started + mate.limit - here.now - 2)  # type: ignore[operator]
+    assert mate.state == "running"
+    here.turn(3)
+    assert mate.verdict == "timeout"
+    here.store.close()
+
+
 @pytest.mark.parametrize(("after", "state"), [(50.0, "completed"), (70.0, "timeout")])
 def test_a_job_that_has_ended_while_nobody_heard_is_no_timeout(tmp_path: Path, after: float, state: str) -> None:
     """Unless it took longer than it might; the first turn of the next scheduler is before its node speaks."""
@@ -1390,6 +1419,19 @@ class LiveCluster(RuleBasedStateMachine):
         job = self.here.submit(spec(nodes, minutes, after=waits, requeue=requeue))
         assert job
         self.submitted.append(job.number)
+
+    @rule(data=st.data(), nodes=st.integers(1, NODES), minutes=st.integers(1, 4), after=st.booleans())
+    def update(self, data: st.DataObject, nodes: int, minutes: int, *, after: bool) -> None:
+        if not self.submitted:
+            return
+        number = data.draw(st.sampled_from(self.submitted))
+        waits = (Dependency("afterany", self.submitted[0]),) if after else ()
+        cluster = self.here.cluster
+        with contextlib.suppress(SchedulerError):
+            pending = cluster.state.living(number).state == "pending"
+            changes = {"time": 60 * minutes, **({"nodes": nodes, "after": waits} if pending else {})}
+            cluster.update(number, cluster.changed(number, changes), self.here.now, "ann", "")
+        self.here.send()
 
     @rule(seconds=st.sampled_from((0.0, 0.4, 1.0, 10.0, 70.0)))
     def time_passes(self, seconds: float) -> None:

@@ -151,3 +151,18 @@ def test_a_node_may_come_back_with_another_size(here: FakeCluster) -> None:
     here.join(here.nodes["n1"])
     here.settle()
     assert waiting.shares == {"n1": 7}
+
+
+def test_a_limit_of_a_running_job_can_be_moved(here: FakeCluster) -> None:
+    """Reservations move with it; not to a time that is over."""
+    first = submitted(here, nodes=1, tasks=8)
+    job = submitted(here, nodes=1, tasks=6)
+    controller = here.cluster.controller
+    assert controller
+    planned = controller.planned(job.number)
+
+    assert controller.extend(first.number, 600, int(here.now))
+    here.turn()
+    assert (controller.limit(first.number), controller.planned(job.number)) == (660, planned + 600)
+    assert not controller.extend(first.number, -661, int(here.now) + 1)
+    assert controller.limit(first.number) == 660
