@@ -33,6 +33,7 @@ from drom.scheduler.live.cluster.job_filter import (
     parse_one_job,
     parse_states,
 )
+from drom.scheduler.live.cluster.node_lists import parse_nodes
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, all_pages
 from drom.scheduler.live.cluster.spec import (
     MOST,
@@ -175,6 +176,17 @@ class SubmitOptions:
         help="Features that its nodes must have, such as bigmem,fast.",
         parser=reader(parse_features),
     )
+    nodelist: Sequence[str] | None = typer.Option(
+        None,
+        "--nodelist",
+        "-w",
+        metavar="NODES",
+        help="The nodes among which it gets its own, such as n1,n[3-5].",
+        parser=reader(parse_nodes),
+    )
+    exclude: Sequence[str] | None = typer.Option(
+        None, "--exclude", "-x", metavar="NODES", help="Nodes that it does not get.", parser=reader(parse_nodes)
+    )
     memory: int | None = typer.Option(
         None,
         "--mem",
@@ -255,6 +267,8 @@ class SubmitOptions:
             priority=self.priority,
             after=tuple(self.dependency or ()),
             constraint=tuple(self.constraint or ()),
+            nodelist=tuple(self.nodelist or ()),
+            exclude=tuple(self.exclude or ()),
             memory=self.memory or 0,
             resources=self.resources or {},
             output=IN_ARRAY if self.array and self.stdout == Spec().output else self.stdout,
@@ -576,6 +590,22 @@ class UpdateOptions:
         help="Features that its nodes must have.",
         parser=reader(_or_nothing(parse_features, ())),
     )
+    nodelist: Sequence[str] | None = typer.Option(
+        None,
+        "--nodelist",
+        "-w",
+        metavar="NODES",
+        help="The nodes among which it gets its own.",
+        parser=reader(_or_nothing(parse_nodes, ())),
+    )
+    exclude: Sequence[str] | None = typer.Option(
+        None,
+        "--exclude",
+        "-x",
+        metavar="NODES",
+        help="Nodes that it does not get.",
+        parser=reader(_or_nothing(parse_nodes, ())),
+    )
     priority: int | None = typer.Option(
         None, min=-MOST, max=MOST, help="Its priority; above 0 only by root and the scheduler's owner."
     )
@@ -602,6 +632,8 @@ class UpdateOptions:
             "priority": self.priority,
             "name": self.name,
             "after": self.dependency,
+            "nodelist": self.nodelist,
+            "exclude": self.exclude,
         }
         return {name: value for name, value in values.items() if value is not None}
 

@@ -101,6 +101,9 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
         yield f"{in_words(spec['memory'])} of memory"
     yield from (f"{name}={amount}" for name, amount in spec["resources"].items())
     yield from (f"feature {name}" for name in spec["constraint"])
+    for name, words in (("nodelist", "only on"), ("exclude", "not on")):
+        if spec[name]:
+            yield f"{words} {cut_middle(','.join(spec[name]), 60)}"
     if spec["priority"]:
         yield f"priority {spec['priority']}"
     yield from (f"{kind}:{other}" for kind, other in spec["after"])

@@ -32,13 +32,17 @@ def group_of(spec: Spec) -> str:
     wants = [*spec.constraint, *(f"{name}={amount}" for name, amount in sorted(spec.resources.items()))]
     if spec.memory:
         wants.append(f"memory={spec.memory}")
+    wants += [f"@{name}" for name in spec.nodelist] + [f"!{name}" for name in spec.exclude]
     return ",".join(wants) or ANYWHERE
 
 
 def hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes that lack nothing for a job: there may be thousands, and each submission looks at them."""
     memory, features, amounts = spec.memory, frozenset(spec.constraint), spec.resources.items()
+    nodelist, exclude = frozenset(spec.nodelist), frozenset(spec.exclude)
     found = [node for node in nodes if memory <= node.memory or not node.memory] if memory else list(nodes)
+    if nodelist or exclude:
+        found = [node for node in found if node.name not in exclude and (not nodelist or node.name in nodelist)]
     if features:
         found = [node for node in found if features.issubset(node.features)]
     if amounts:
@@ -70,8 +74,10 @@ def why_not_under(policy: Policy, spec: Spec) -> str:
 def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
     """Raise SchedulerError, with the reason, for a job that can never run on the nodes that `fit` it."""
     if why_not := why_not_under(policy, spec):
-        msg = f"{why_not}: omit --constraint, --mem and --resources, or run the scheduler with --policy sd."
+        wants = "--constraint, --mem, --resources, --nodelist and --exclude"
+        msg = f"{why_not}: omit {wants}, or run the scheduler with --policy sd."
         raise SchedulerError(msg)
+    _check_names(spec, nodes)
     if spec.memory and spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
         msg = (
             f"the job asks for {in_words(spec.memory)} of memory on each node, and the largest here has "
@@ -83,11 +89,28 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
     elif len(fit) < spec.nodes:
         lacking = {what for node in nodes for what in _lacks(spec, node)}
         having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
+        having += " in --nodelist" if spec.nodelist else ""
+        having += " outside --exclude" if spec.exclude else ""
         msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."
         raise SchedulerError(msg)
     if settings.max_time and spec.time > settings.max_time:
         longest = duration(settings.max_time)
         msg = f"the job asks for {duration(spec.time)}, and jobs here may take {longest}: request less with --time."
+        raise SchedulerError(msg)
+
+
+def _check_names(spec: Spec, nodes: Iterable[Node]) -> None:
+    """Raise SchedulerError for nodes in a job's lists that do not exist, and for a list that is too short."""
+    known = {node.name for node in nodes} if spec.nodelist or spec.exclude else set()
+    for option, names in (("--nodelist", spec.nodelist), ("--exclude", spec.exclude)):
+        for name in names:
+            if name not in known:
+                msg = f"{option} names node {name[:64]}, which does not exist: see drom nodes."
+                raise SchedulerError(msg)
+    listed = len(frozenset(spec.nodelist))
+    if 0 < listed < spec.nodes:
+        asks = f"the job asks for {counted(spec.nodes, 'node')}, and --nodelist names {listed}"
+        msg = f"{asks}: name more, or ask for fewer with --nodes."
         raise SchedulerError(msg)
 
 

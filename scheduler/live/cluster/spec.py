@@ -29,6 +29,7 @@ from drom.agent.text import (
     parse_size,
 )
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.node_lists import MOST_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,8 @@ LARGEST = 512 << 10
 LONGEST_REQUEST = LARGEST + 4096
 SERVICE = Service("scheduler", "drom scheduler --state", "--scheduler", "--users", LONGEST_REQUEST)
 """The scheduler, for its clients."""
+LISTS = ("command", "constraint", "nodelist", "exclude")
+"""The fields of a specification that are lists of texts."""
 WHO = ("HOME", "LOGNAME", "SHELL", "USER")
 """Variables that every job has."""
 MOST_AT_ONCE = 1000
@@ -109,6 +112,10 @@ class Spec:
     requeue: bool = True
     hold: bool = False
     array: str = ""
+    nodelist: tuple[str, ...] = ()
+    """The only nodes on which it may run; empty: any."""
+    exclude: tuple[str, ...] = ()
+    """Nodes on which it may not run."""
 
     @property
     def by_mpirun(self) -> bool:
@@ -130,25 +137,31 @@ def without_environment(spec: Spec) -> Spec:
 
     It has no environment; a script is reduced to a mark that it was one, and long commands and paths are cut.
     """
-    command, size = list[str](), 0
-    for word in spec.command:
-        size += len(word) + 1
-        if size > KEPT:
-            command.append(CUT)
-            break
-        command.append(word)
-    name = spec.name[:KEPT] or ("" if command[:1] == list(spec.command[:1]) else name_of(spec)[:KEPT])
+    command = _first(spec.command)
+    name = spec.name[:KEPT] or ("" if command[:1] == spec.command[:1] else name_of(spec)[:KEPT])
     return replace(
         spec,
         name=name,
         script=spec.script and "#!",
-        command=tuple(command),
+        command=command,
+        nodelist=_first(spec.nodelist),
+        exclude=_first(spec.exclude),
         environment={},
         output=_cut(spec.output),
         error=_cut(spec.error),
         input=_cut(spec.input),
         folder=_cut(spec.folder),
     )
+
+
+def _first(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first words, with a mark in place of those beyond `KEPT` characters."""
+    size = 0
+    for place, word in enumerate(words):
+        size += len(word) + 1
+        if size > KEPT:
+            return (*words[:place], CUT)
+    return words
 
 
 def _cut(text: str) -> str:
@@ -196,13 +209,12 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
         raise SchedulerError("a job is one JSON object with the fields of a submission: use this version's drom.")
     try:
         values = values | {
-            "command": tuple(_texts(values.get("command", []))),
-            "constraint": tuple(_texts(values.get("constraint", []))),
+            **{name: tuple(_texts(values.get(name, []))) for name in LISTS},
             "after": tuple(dict.fromkeys(_dependency(*pair) for pair in values.get("after", []))),
         }
         spec = Spec(**values)
         for item in fields(Spec):
-            if item.name not in ("command", "constraint", "after"):
+            if item.name not in (*LISTS, "after"):
                 _check_type(spec, item.name)
     except (TypeError, ValueError) as error:
         raise SchedulerError("a field of the job has a wrong type: use this version's drom.") from error
@@ -220,6 +232,8 @@ CHANGEABLE = {
     "priority": "--priority",
     "name": "--job-name",
     "after": "--dependency",
+    "nodelist": "--nodelist",
+    "exclude": "--exclude",
 }
 """The fields that can be changed after the submission, with their options."""
 
@@ -273,9 +287,14 @@ def _check_lengths(spec: Spec) -> None:
             "intermediate jobs wait for some of them each, and wait for these jobs."
         )
         raise SchedulerError(msg)
-    for option, given in (("--constraint", len(spec.constraint)), ("--resources", len(spec.resources))):
-        if given > MOST_WANTS:
-            msg = f"{option} names {given}, and a job may name {MOST_WANTS}: leave some out."
+    for option, given, most in (
+        ("--constraint", spec.constraint, MOST_WANTS),
+        ("--resources", spec.resources, MOST_WANTS),
+        ("--nodelist", spec.nodelist, MOST_NODES),
+        ("--exclude", spec.exclude, MOST_NODES),
+    ):
+        if len(given) > most:
+            msg = f"{option} names {len(given)}, and a job may name {most}: leave some out."
             raise SchedulerError(msg)
     if len(spec.command) > MOST_WORDS:
         msg = f"the command has {len(spec.command)} words, and may have {MOST_WORDS}: put them into a file."

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from drom.scheduler.live.cluster.jobs import Entry, Job, Node, User
-from drom.scheduler.live.cluster.spec import Dependency, Spec
+from drom.scheduler.live.cluster.spec import LISTS, Dependency, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def spec_of(number: int, text: str) -> Spec:
     """Return the specification of a job in a text."""
     with _about(f"what job {number} asks for"):
         values = _values(Spec, text)
-        texts = {name: tuple(values[name]) for name in ("command", "constraint")}
+        texts = {name: tuple(values.get(name, ())) for name in LISTS}
         after = tuple(dict.fromkeys(Dependency(*pair) for pair in values["after"]))  # older texts may have duplicates
         return Spec(**{**values, **texts, "after": after})
 

@@ -186,6 +186,61 @@ def test_only_nodes_that_a_job_may_be_on_are_told_as_free(tmp_path: Path) -> Non
     here.store.close()
 
 
+def test_a_job_gets_its_nodes_among_those_that_it_names(tmp_path: Path) -> None:
+    """It waits while these are busy though others are free, also after a restart."""
+    here = FakeCluster(tmp_path, POLICY, 4)
+    here.settle()
+    chosen = here.submit(spec(2, nodelist=("n1", "n2", "n3"), exclude=("n2",), job_class="rigid"))
+    waits = here.submit(spec(nodelist=("n3",), job_class="rigid"))
+    other = here.submit(spec(exclude=("n0",), job_class="rigid"))
+    assert chosen
+    assert waits
+    assert other
+    here.settle()
+    assert (sorted(chosen.shares), waits.shares, list(other.shares)) == (["n1", "n3"], {}, ["n2"])
+    here.crash()
+    waits = here.cluster.jobs[waits.number]
+    here.settle()
+    said = explain.explain(waits, here.cluster, here.now)
+    assert "It needs 1 node; 0 of the 1 that have what it asks for are free." in said
+
+    here.cluster.update(waits.number, here.cluster.changed(waits.number, {"nodelist": ["n0"]}), here.now, "ann", "")
+    here.settle()
+    assert waits.shares == {"n0": 4}
+    here.settle(ends=True)
+    here.store.close()
+
+
+@pytest.mark.parametrize(
+    ("wants", "sentence"),
+    [
+        ({"nodelist": ("n0", "n9")}, "--nodelist names node n9, which does not exist: see drom nodes."),
+        ({"exclude": ("n9",)}, "--exclude names node n9, which does not exist: see drom nodes."),
+        (
+            {"nodes": 2, "nodelist": ("n0", "n0")},
+            "the job asks for 2 nodes, and --nodelist names 1: name more, or ask for fewer with --nodes.",
+        ),
+        (
+            {"nodelist": ("n0",), "exclude": ("n0",)},
+            "the job asks for 1 node, and this cluster has 0 nodes in --nodelist outside --exclude: ask for less.",
+        ),
+        (
+            {"nodelist": ("n0",), "constraint": ("big",)},
+            "the job asks for 1 node, and this cluster has 0 nodes with feature big in --nodelist: ask for less.",
+        ),
+    ],
+)
+def test_nodes_that_do_not_suffice_are_refused(tmp_path: Path, wants: dict[str, object], sentence: str) -> None:
+    """At submission, with what to do."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.nodes["n1"].features = ("big",)
+    here.settle()
+    with pytest.raises(SchedulerError) as refused:
+        here.cluster.submit(spec(**wants), ANN, here.now)  # type: ignore[arg-type]
+    assert str(refused.value) == sentence
+    here.store.close()
+
+
 def test_the_first_job_has_a_start_though_nothing_is_free_for_a_plan(tmp_path: Path) -> None:
     """When as many of its nodes are left as it needs; those behind it say that nobody has planned theirs."""
     here = FakeCluster(tmp_path, POLICY, 2)

@@ -20,6 +20,7 @@ from drom.agent.model.caller import Caller
 from drom.agent.observe.log import Log
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster.jobs import Entry, User
+from drom.scheduler.live.cluster.node_lists import parse_nodes
 from drom.scheduler.live.cluster.quotas import AT_ONCE, ROW, Orders
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import KEPT, Spec, name_of, size_of, without_environment
@@ -186,6 +187,7 @@ def test_little_is_kept_of_a_job_that_is_over() -> None:
         Spec(command=("/bin/echo", *["word"] * 1000), folder=f"/{long}", output=long, input=long, error=long),
         Spec(command=(f"/bin/{long}",), name="", folder="/"),
         Spec(command=("true",), name="n" * 1024, folder="/"),
+        Spec(command=("true",), folder="/", nodelist=parse_nodes("n[1-4096]"), exclude=parse_nodes("m[1-4096]")),
     ):
         left = without_environment(spec)
         assert size_of(left) < 8 * KEPT

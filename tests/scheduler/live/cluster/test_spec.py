@@ -14,6 +14,7 @@ from drom.agent.execution.protocol import LETTERS
 from drom.agent.text import WordError
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli.submit_script import directives
+from drom.scheduler.live.cluster.node_lists import MOST_NODES
 from drom.scheduler.live.cluster.spec import (
     LARGEST,
     LONGEST_NAME,
@@ -301,6 +302,8 @@ def test_a_queue_may_hold_more_from_before() -> None:
         ("input", "x" * LONGEST_PATH),
         ("folder", "/" * LONGEST_PATH),
         ("constraint", ["x"] * MOST_WANTS),
+        ("nodelist", ["x"] * MOST_NODES),
+        ("exclude", ["x"] * MOST_NODES),
     ],
 )
 def test_every_field_has_a_bound(field: str, most: Any) -> None:
@@ -309,6 +312,14 @@ def test_every_field_has_a_bound(field: str, most: Any) -> None:
 
     with pytest.raises(SchedulerError, match=r", and (a job )?may (name|have) \d+: .*\.$"):
         from_json(ASKED.to_json() | {field: most + most[:1]})
+
+
+def test_what_an_earlier_version_stored_is_read() -> None:
+    """Fields that it did not have yet have their defaults."""
+    values = ASKED.to_json()
+    del values["nodelist"], values["exclude"]
+
+    assert spec_of(1, json.dumps(values)) == ASKED
 
 
 def test_resources_are_few() -> None:

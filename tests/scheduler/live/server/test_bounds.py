@@ -12,6 +12,7 @@ from drom.agent.control import server as control
 from drom.agent.errors import ControlError
 from drom.agent.execution import protocol as say
 from drom.scheduler.live.cluster.job_filter import MOST_CHOSEN
+from drom.scheduler.live.cluster.node_lists import MOST_NODES
 from drom.scheduler.live.cluster.spec import (
     LARGEST,
     LONGEST_NAME,
@@ -98,6 +99,8 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("after, number", job(after=[["afterany", 1]]), job(after=[["afterany", MOST_JOBS]]), "has a wrong type"),
     ("constraint, letters", job(), job(constraint=["x" * 33]), "at most 32 letters"),
     ("constraint", job(), job(constraint=many(MOST_WANTS + 1)), "--constraint names 65"),
+    ("nodelist", job(), job(nodelist=many(MOST_NODES + 1)), "--nodelist names 4097"),
+    ("exclude", job(), job(exclude=many(MOST_NODES + 1)), "--exclude names 4097"),
     ("resources", job(), job(resources=dict.fromkeys(many(MOST_WANTS + 1), 1)), "--resources names 65"),
     ("resources, letters", job(), job(resources={"x" * 33: 1}), "at most 32 letters"),
     ("resources, amount", job(), job(resources={"gpu": MOST + 1}), "needs a positive whole number"),
@@ -118,6 +121,10 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      {"order": "cancel", "ranges": [[0, 300, 300]], "signal": 65}, "signal is a number from 1 to 64"),
     ("array", job(array="0-999"), job(array="0-1000"), "an array has at most 1,000 jobs"),
     ("hold", {"order": "hold", "job": 1, "held": True}, {"order": "hold", "job": -1}, "job must be a positive whole"),
+    ("update, job", job(), {"order": "update", "job": 10**400, "changes": {}}, "job must be a positive whole"),
+    ("update, changes", job(), {"order": "update", "job": 1, "changes": dict.fromkeys(many(10_000), "")}, "use this v"),
+    ("update, value", job(), {"order": "update", "job": 1, "changes": {"name": "x" * (LONGEST_NAME + 1)}},
+     "--job-name has 1025 characters"),
     ("last", {"order": "history", "last": MOST_JOBS - 1}, {"order": "history", "last": MOST_JOBS}, "last is a "),
     ("before", {"order": "history", "before": 5}, {"order": "history", "before": 0}, "before is a whole number "),
     ("users", {"order": "queue", "users": many(MOST_CHOSEN)}, {"order": "queue", "users": many(MOST_CHOSEN + 1)},
