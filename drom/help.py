@@ -11,7 +11,7 @@ import typer.core
 HEADINGS = {
     "The node": ("agent", "doctor", "config", "keys", "topology"),
     "Programs": ("run", "top", "ps", "explain", "events", "resize", "set", "attach", "release", "flags"),
-    "Cluster": ("scheduler", "submit", "queue", "job", "update", "cancel", "hold", "nodes", "drain"),
+    "Cluster": ("scheduler", "submit", "queue", "history", "job", "update", "cancel", "hold", "nodes", "drain"),
     "Slurm": ("slurm",),
     "Scheduling": ("simulate", "compare", "compare-policies", "reproduce", "workload"),
     "Looking at drom itself": ("demo", "demo-cluster", "demo-slurm", "bench"),

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import time
+from csv import writer
 from typing import TYPE_CHECKING, Any
 
 from drom.agent import text
@@ -19,6 +20,8 @@ from drom.agent.topology.machine import warnings_of
 from dromlib.cpulist import format_cpulist
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from drom.agent.topology.machine import Topology
 
 
@@ -28,6 +31,11 @@ NOBODY = "No task runs here: start one with: drom run -- COMMAND"
 def emit(value: object) -> None:
     """Print one JSON value."""
     print(json.dumps(value))
+
+
+def csv(*rows: Iterable[object]) -> None:
+    """Print rows as CSV."""
+    writer(sys.stdout, lineterminator="\n").writerows(rows)
 
 
 def table(headings: list[str], rows: list[list[str]]) -> None:

@@ -89,6 +89,19 @@ def _core_seconds(entries: Iterable[dict[str, Any]], shares: dict[str, int], sta
     return total + (end - since) * sum(held.values())
 
 
+def core_seconds(entries: Iterable[dict[str, Any]], until: float) -> float:
+    """Return the core-seconds that a job had up to `until` in all its attempts, by the entries of its history."""
+    total, attempt = 0.0, list[dict[str, Any]]()
+    for entry in [*entries, {"what": "requeued", "at": until}]:
+        attempt.append(entry)
+        if entry["what"] == "requeued" or entry["what"] in FINAL:
+            shares: dict[str, int] = next((one["detail"]["shares"] for one in attempt if one["what"] == "placed"), {})
+            start = next((one["at"] for one in attempt if one["what"] == "started"), None)
+            total += _core_seconds(attempt, shares, start, min(entry["at"], until))
+            attempt = []
+    return total
+
+
 def _times_lent(entries: Iterable[dict[str, Any]], shares: dict[str, int]) -> int:
     """Return how often a job gave up cores; giving up cores of several nodes at once counts once."""
     held, moments = dict(shares), set()

@@ -20,7 +20,7 @@ def test_its_commands_and_options_are_there() -> None:
     code = "\n".join(re.findall(r"```.*?```|`[^`]+`", PAGE, re.DOTALL))
     named = set(re.findall(r"\bdrom ([a-z]+)", code))
     assert named <= COMMANDS.keys()
-    assert {"scheduler", "submit", "queue", "job", "update", "cancel", "hold", "nodes", "drain"} <= named
+    assert {"scheduler", "submit", "queue", "history", "job", "update", "cancel", "hold", "nodes", "drain"} <= named
     known = {option for command in COMMANDS.values() for parameter in command.params for option in parameter.opts}
     known |= {f"--{option.name.replace('_', '-')}" for option in OPTIONS}
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", code))

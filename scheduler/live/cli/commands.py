@@ -24,6 +24,7 @@ from drom.agent.text import WordError
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import scheduler as cli_scheduler
 from drom.scheduler.live.cli import tables
+from drom.scheduler.live.cli.history_options import HistoryOptions
 from drom.scheduler.live.cli.submit_script import INPUT, SCRIPT, Submission
 from drom.scheduler.live.cli.wait import await_all
 from drom.scheduler.live.cluster.job_filter import (
@@ -435,6 +436,15 @@ def queue(scheduler: Where, options: QueueOptions) -> None:
             typer.echo(str(error), err=True)
         else:
             _print(value, tell, as_json=options.json, anew=True)
+
+
+@app.command("history")
+@with_options(HistoryOptions)
+def job_history(scheduler: Where, options: HistoryOptions) -> None:
+    """List the jobs that are over, or print totals of what they used."""
+    if options.contradiction:
+        raise typer.BadParameter(options.contradiction)
+    options.show(_ask(scheduler, "history", brief=True, last=options.most, **options.choice))
 
 
 FIRST = 1000

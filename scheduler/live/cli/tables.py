@@ -67,9 +67,7 @@ def job(value: dict[str, Any]) -> list[str]:
         f"asks for: {', '.join(_wanted(value, spec))}",
         *_files(spec),
     ]
-    rows = [
-        [_moment(entry["at"], value["time"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]
-    ]
+    rows = [[moment(entry["at"], value["time"]), entry["what"], _detail(entry["detail"])] for entry in value["history"]]
     return [*map(escaped, about), "", *_table(["TIME", "EVENT", ""], rows)]
 
 
@@ -150,7 +148,7 @@ def _away(node: dict[str, Any], now: float) -> str:
     reasons = [reason for reason in (node["drained"], node["busy"]) if reason]
     since = node["heard"] or node["gone_since"]
     if node["state"] in ("gone", "down"):
-        silent = f"is silent since {_moment(since, now)}" if since else "has not contacted this scheduler yet"
+        silent = f"is silent since {moment(since, now)}" if since else "has not contacted this scheduler yet"
         reasons.append(f"its agent {silent}")
     return "; ".join(reasons)
 
@@ -168,13 +166,13 @@ def _age(job: dict[str, Any], now: float) -> str:
 def _where(job: dict[str, Any], now: float) -> str:
     if job["state"] == "pending":
         start = job["expected_start"]
-        return f"{job['reason']}; expected {_moment(start, now)}" if start is not None else str(job["reason"])
+        return f"{job['reason']}; expected {moment(start, now)}" if start is not None else str(job["reason"])
     if job["ended"] is None:
         return ", ".join(f"{name}:{cores}" for name, cores in job["shares"].items())
     return str(job["reason"])
 
 
-def _moment(at: float, now: float) -> str:
+def moment(at: float, now: float) -> str:
     """Return a time in the local time zone, with its date unless that is today."""
     when, today = (datetime.fromtimestamp(min(one, LAST_MOMENT), timezone.utc).astimezone() for one in (at, now))
     return when.strftime("%H:%M:%S" if when.date() == today.date() else "%Y-%m-%d %H:%M:%S")

@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import ControlError
-from drom.agent.text import cut_middle, duration, in_words
+from drom.agent.text import LAST_MOMENT, cut_middle, duration, in_words
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live import accounting
 from drom.scheduler.live.cluster import admission, explain
 from drom.scheduler.live.cluster.job_filter import JobRange, job_filter_of, ranges_of
 from drom.scheduler.live.cluster.jobs import FINAL, PENDING, Job, Node
@@ -32,7 +33,7 @@ from drom.scheduler.live.cluster.spec import (
 from drom.scheduler.live.server.authorization import check_rights, is_operator, user_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from drom.agent.model.caller import Caller
     from drom.scheduler.live.cluster.jobs import User
@@ -269,21 +270,34 @@ class UserOrders:
         return about | {"jobs": rows, "after": last, "left": len(living) - len(rows)}
 
     def _page(
-        self, order: dict[str, Any], row_of: Callable[[Job], dict[str, Any]]
+        self,
+        order: dict[str, Any],
+        row_of: Callable[[Job], dict[str, Any]],
+        chosen: Callable[[Job], bool] = lambda _: True,
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Return a row for each of the newest jobs asked for, and the job before which there are more, if any."""
+        """Return a row for each of the newest jobs asked for and `chosen`, and the job before which there may be more.
+
+        Jobs that are not chosen count for the size of a page, too: each has to be read.
+        """
         self._stored.flush()
         wanted, before = _number(order, "last", 100), _number(order, "before", MOST_JOBS - 1)
-        most, numbers = min(wanted, PAGE), []
+        numbers: list[int] = []
 
-        def row(job: Job) -> dict[str, Any]:
-            numbers.append(job.number)
-            return row_of(job)
+        def read() -> Iterator[dict[str, Any]]:
+            left = wanted
+            for job in self._stored.store.newest(PAGE, before=before):
+                numbers.append(job.number)
+                is_chosen = chosen(job)
+                yield row_of(job) if is_chosen else {}
+                left -= is_chosen
+                if not left:
+                    return
 
-        rows = fill(map(row, self._stored.store.newest(most, before=before)), most)[::-1]
-        if not rows or len(rows) == wanted:
+        page = fill(read())
+        rows = [row for row in page if row][::-1]
+        if not page or len(rows) == wanted:
             return rows, None
-        first = numbers[len(rows) - 1]
+        first = numbers[len(page) - 1]
         return rows, first if self._stored.store.has_before(first) else None
 
     def _job(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
@@ -298,14 +312,22 @@ class UserOrders:
         return self._told(job) | {"spec": spec, "history": history, "explanation": said, "rates": rates}
 
     def _history(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
-        """Return the history of the last jobs."""
-        rows, before = self._page(
-            order,
-            lambda job: {
-                "jobs": self._overview(job),
-                "entries": [entry._asdict() for entry in self._stored.store.history(job.number, job.number)],
-            },
-        )
+        """Return the history of the last jobs that were chosen; in `brief` their core-seconds without the entries."""
+        choice, now = job_filter_of(order), self._stored.clock()
+        since, until = (_moment(order, name) for name in ("since", "until"))
+
+        def row(job: Job) -> dict[str, Any]:
+            entries = [entry._asdict() for entry in self._stored.store.history(job.number, job.number)]
+            if order.get("brief") is not True:
+                return {"jobs": self._overview(job), "entries": entries}
+            used = accounting.core_seconds(entries, job.ended or now)
+            return {"jobs": self._overview(job) | {"core_seconds": used}, "entries": []}
+
+        def chosen(job: Job) -> bool:
+            at = job.ended or now
+            return (since is None or since <= at) and (until is None or at < until) and choice.has(job)
+
+        rows, before = self._page(order, row, chosen)
         return {
             "schema_version": SCHEMA_VERSION,
             "time": self._stored.clock(),
@@ -373,6 +395,15 @@ def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - the value of any fie
 
 def _index(node: Node) -> int:
     return node.index
+
+
+def _moment(order: dict[str, Any], field: str) -> float | None:
+    """Return a time in an order, in unix seconds, if it has one. Raises ControlError for any other value."""
+    value = order.get(field)
+    if value is not None and (type(value) not in (int, float) or not abs(value) <= LAST_MOMENT):
+        msg = f"{field} is a time in seconds since 1970: send one."
+        raise ControlError(msg)
+    return value
 
 
 def _number(order: dict[str, Any], field: str, default: int = 0, *, least: int = 1) -> int:
