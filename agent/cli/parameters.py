@@ -29,6 +29,16 @@ def reader(parse: Callable[[str], T]) -> Callable[[str], T]:
     return read
 
 
+def optional(parse: Callable[[str], T], nothing: T) -> Callable[[str], T]:
+    """Return `parse` for an option that an empty text unsets."""
+
+    def read(text: str) -> T:
+        return parse(text) if text else nothing
+
+    read.__name__ = parse.__name__
+    return read
+
+
 def with_options(table: Callable[..., object], name: str = "options") -> Callable[[Command], Command]:
     """Give a command the parameters of `table`, after its own, in place of its parameter `name`.
 

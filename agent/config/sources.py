@@ -94,9 +94,14 @@ def default_file(environ: Mapping[str, str]) -> Path | None:
 
 def read_file(path: Path) -> File:
     """Return the contents of a file, which may be /dev/null. Raises `ConfigError` if it cannot be read."""
+    return parse_file(path, read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, which may be /dev/null. Raises `ConfigError` if it cannot be read."""
     try:
         data = b"" if path == Path(os.devnull) else read_plain(path, LARGEST)
-        return parse_file(path, data.decode("utf-8-sig"))
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         msg = f"{path} is not UTF-8 text: convert it."
         raise ConfigError(msg) from error
@@ -107,35 +112,18 @@ def read_file(path: Path) -> File:
 
 def parse_file(path: Path, text: str) -> File:
     """Return the contents of a configuration file with this text; `path` is for the sentences about faults."""
-    try:
-        return _parsed(path, text)
-    except RecursionError:
-        return File(path, faults=[f"{path}: brackets are nested too deep: write key = value."])
-
-
-def _parsed(path: Path, text: str) -> File:
     file = File(path)
     try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        told = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
-        line = int(told[2]) if told and told[2] else len(_lines(text))
-        if twice := _duplicate_key(text, line):
-            key, first, second = twice
-            file.faults.append(_already_given(f"{path}:{second}", key, first))
-            return file
-        file.faults.append(f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value.")
-        return file
-    except ValueError:  # a number with more digits than Python parses
-        line = next((i for i, one in enumerate(_lines(text), 1) if re.search(r"[0-9_]{4301}", one)), 1)
-        file.faults.append(f"{path}:{line}: a number has thousands of digits: write a smaller one.")
+        load_toml(path, text)
+    except ConfigError as error:
+        file.faults.append(str(error))
         return file
     by_path = {option.path: option for option in OPTIONS}
     for entry in entries(text):
         where = f"{path}:{entry.line}"
         option = by_path.get(entry.path)
         if option is None:
-            file.faults.append(f"{where}: {_unknown(entry.path, list(by_path))}")
+            file.faults.append(f"{where}: {unknown_key(entry.path, list(by_path), '`drom config show`')}")
         elif not option.about.in_file:
             file.faults.append(
                 f"{where}: {entry.path} cannot be set in a file: use {option.flag} or {option.variable}."
@@ -150,6 +138,33 @@ def _parsed(path: Path, text: str) -> File:
                 shown = f"{entry.path} = {toml(entry.value)}"
                 file.faults.append(f"{where}: {shown} is not {option.about.kind.expected}.")
     return file
+
+
+def load_toml(path: Path, text: str) -> dict[str, Any]:
+    """Return the values in a text. Raises `ConfigError` if it is not TOML; `path` is for the sentence."""
+    try:
+        return _load_toml(path, text)
+    except RecursionError as error:
+        msg = f"{path}: brackets are nested too deep: write key = value."
+        raise ConfigError(msg) from error
+
+
+def _load_toml(path: Path, text: str) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        told = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
+        line = int(told[2]) if told and told[2] else len(_lines(text))
+        msg = f"{path}:{line}: this is not TOML ({told[1] if told else error}): write key = value."
+        if twice := _duplicate_key(text, line):
+            key, first, second = twice
+            msg = _already_given(f"{path}:{second}", key, first)
+        raise ConfigError(msg) from error
+    except ValueError as error:  # a number with more digits than Python parses
+        line = next((i for i, one in enumerate(_lines(text), 1) if re.search(r"[0-9_]{4301}", one)), 1)
+        msg = f"{path}:{line}: a number has thousands of digits: write a smaller one."
+        raise ConfigError(msg) from error
+    return values
 
 
 def _already_given(where: str, key: str, line: int | str) -> str:
@@ -168,11 +183,12 @@ def _duplicate_key(text: str, last: int) -> tuple[str, int, int] | None:
     return None
 
 
-def _unknown(path: str, known: list[str]) -> str:
+def unknown_key(path: str, known: list[str], lists: str) -> str:
+    """Return the sentence about a key that does not exist; the command `lists` prints all."""
     near = difflib.get_close_matches(path, known, 1, 0.6) or [
         name for name in known if name.rpartition(".")[2] == path.rpartition(".")[2]
     ]
-    advice = f"did you mean {near[0]}?" if near else "`drom config show` lists all options."
+    advice = f"did you mean {near[0]}?" if near else f"{lists} lists all options."
     return f"there is no option {path}: {advice}"
 
 

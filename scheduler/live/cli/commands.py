@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from drom.agent import errors
 from drom.agent.cli import output
-from drom.agent.cli.parameters import AsJson, reader, with_options
+from drom.agent.cli.parameters import AsJson, optional, reader, with_options
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.system.paths import default_keys, default_queue
@@ -25,6 +25,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import scheduler as cli_scheduler
 from drom.scheduler.live.cli import tables
 from drom.scheduler.live.cli.history_options import HistoryOptions
+from drom.scheduler.live.cli.scheduler_file import WithFile
 from drom.scheduler.live.cli.submit_script import INPUT, SCRIPT, Submission
 from drom.scheduler.live.cli.wait import await_all
 from drom.scheduler.live.cluster.job_filter import (
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 app = typer.Typer()
-app.command()(cli_scheduler.scheduler)
+app.command(cls=WithFile)(cli_scheduler.scheduler)
 
 
 def _where(text: str) -> Path | RemoteAddress:
@@ -93,16 +94,6 @@ Where = Annotated[
 MOST_LISTED = 10_000_000
 """The largest --limit of `drom queue`: more jobs than a scheduler can have."""
 T = TypeVar("T")
-
-
-def _or_nothing(parse: Callable[[str], T], nothing: T) -> Callable[[str], T]:
-    """Return `parse` for an option that an empty text unsets."""
-
-    def read(text: str) -> T:
-        return parse(text) if text else nothing
-
-    read.__name__ = parse.__name__
-    return read
 
 
 Number = Annotated[str, typer.Argument(metavar="JOB", help="The number of a job; 12_3 in an array.")]
@@ -584,13 +575,13 @@ class UpdateOptions:
     """The options of `drom update`: those of `drom submit` that can change; without a value they change nothing."""
 
     limit: int | None = typer.Option(
-        None, "--time", "-t", metavar="TIME", help="Time limit.", parser=reader(_or_nothing(parse_time, 0))
+        None, "--time", "-t", metavar="TIME", help="Time limit.", parser=reader(optional(parse_time, 0))
     )
     nodes: int | None = typer.Option(None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes.")
     tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
     threads: int | None = typer.Option(None, "--cpus-per-task", "-c", min=1, max=MOST, help="Cores for each task.")
     memory: int | None = typer.Option(
-        None, "--mem", metavar="SIZE", help="Memory on each node.", parser=reader(_or_nothing(parse_memory, 0))
+        None, "--mem", metavar="SIZE", help="Memory on each node.", parser=reader(optional(parse_memory, 0))
     )
     constraint: Sequence[str] | None = typer.Option(
         None,
@@ -598,7 +589,7 @@ class UpdateOptions:
         "-C",
         metavar="NAMES",
         help="Features that its nodes must have.",
-        parser=reader(_or_nothing(parse_features, ())),
+        parser=reader(optional(parse_features, ())),
     )
     nodelist: Sequence[str] | None = typer.Option(
         None,
@@ -606,7 +597,7 @@ class UpdateOptions:
         "-w",
         metavar="NODES",
         help="The nodes among which it gets its own.",
-        parser=reader(_or_nothing(parse_nodes, ())),
+        parser=reader(optional(parse_nodes, ())),
     )
     exclude: Sequence[str] | None = typer.Option(
         None,
@@ -614,7 +605,7 @@ class UpdateOptions:
         "-x",
         metavar="NODES",
         help="Nodes that it does not get.",
-        parser=reader(_or_nothing(parse_nodes, ())),
+        parser=reader(optional(parse_nodes, ())),
     )
     priority: int | None = typer.Option(
         None, min=-MOST, max=MOST, help="Its priority; above 0 only by root and the scheduler's owner."
@@ -626,7 +617,7 @@ class UpdateOptions:
         "-d",
         metavar="KIND:JOB,...",
         help="The jobs to wait for, all submitted before it.",
-        parser=reader(_or_nothing(parse_dependencies, ())),
+        parser=reader(optional(parse_dependencies, ())),
     )
     json: AsJson = False
 

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
-from drom.agent.cli.parameters import reader, with_options
+from drom.agent.cli.parameters import optional, reader, with_options
+from drom.agent.cli.usage import usage_sentence
 from drom.agent.control import keys
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError
@@ -17,6 +18,7 @@ from drom.agent.observe.log import Log, failure
 from drom.agent.system.paths import default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, SYSTEM_FILE, UsageError, key_of
 from drom.scheduler.live.cluster.settings import LIVE, Settings
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.server.server import Server
 
 USUAL = Settings()
+TIME = reader(optional(parse_time, 0))
 DAY = 86400.0
 UNREAD = 2
 """Answers that wait to be read by a user of another node: each may be a long page."""
@@ -56,10 +59,10 @@ class SchedulerOptions:
     key_folder: Path | None = typer.Option(
         None, "--keys", metavar="DIR", help="The folder with the keys; default: that of `drom keys`."
     )
-    default_time: str = typer.Option(
-        f"{USUAL.default_time}s", metavar="TIME", help="Time limit of jobs submitted without --time."
+    default_time: int = typer.Option(
+        f"{USUAL.default_time}s", metavar="TIME", help="Time limit of jobs submitted without --time.", parser=TIME
     )
-    max_time: str = typer.Option("", metavar="TIME", help="The longest time limit; default: no bound.")
+    max_time: int = typer.Option("", metavar="TIME", help="The longest time limit; default: no bound.", parser=TIME)
     silence: float = typer.Option(
         USUAL.silence, metavar="SECONDS", min=1, help="Silence after which an agent counts as gone."
     )
@@ -90,25 +93,71 @@ class SchedulerOptions:
     max_running: int = typer.Option(
         USUAL.max_running, metavar="N", min=0, help="The most jobs of a user that run at once; 0: any number."
     )
-    max_bytes: str = typer.Option(
-        f"{USUAL.max_bytes >> 20}M", metavar="SIZE", help="The most space in the queue for a user's unfinished jobs."
+    max_bytes: int = typer.Option(
+        f"{USUAL.max_bytes >> 20}M",
+        metavar="SIZE",
+        help="The most space in the queue for a user's unfinished jobs.",
+        parser=reader(parse_memory),
     )
     max_orders: int = typer.Option(
         USUAL.max_orders, metavar="N", min=1, help="Orders per second that a user may give continuously."
     )
-    fair_share: str = typer.Option(
+    fair_share: int = typer.Option(
         "",
         metavar="TIME",
         help="Order jobs by what their users have used, which counts half after so long, as 7d; unset: by arrival.",
+        parser=TIME,
     )
     durable: bool = typer.Option(
         False, "--durable", help="Make every change survive a loss of power, not only the end of the process."
     )
+    config: Path | None = typer.Option(
+        None, metavar="FILE", help=f"Read options from this file, instead of {SYSTEM_FILE} if that exists."
+    )
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the cluster."""
+        return Settings(
+            operators=frozenset({0, os.geteuid()}),
+            name=self.name,
+            silence=self.silence,
+            give_up=self.give_up,
+            shrink_within=self.shrink_within,
+            kill_wait=self.kill_wait,
+            default_time=self.default_time,
+            max_time=self.max_time,
+            history=self.keep * DAY,
+            keep_jobs=self.keep_jobs,
+            max_jobs=self.max_jobs,
+            max_running=self.max_running,
+            max_bytes=self.max_bytes,
+            max_orders=self.max_orders,
+            half_life=self.fair_share,
+        )
+
+
+CHANGEABLE = {
+    "silence",
+    "give_up",
+    "shrink_within",
+    "kill_wait",
+    "default_time",
+    "max_time",
+    "keep",
+    "keep_jobs",
+    "max_jobs",
+    "max_running",
+    "max_bytes",
+    "max_orders",
+    "fair_share",
+}
+"""Options that can change while a scheduler runs."""
 
 
 @with_options(SchedulerOptions)
-def scheduler(options: SchedulerOptions) -> None:
-    """Run the scheduler of a cluster: jobs from users, nodes from their agents."""
+def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
+    """Run the scheduler of a cluster: jobs from users, nodes from their agents. SIGHUP reads its file again."""
     from drom.scheduler.engine.compiler import announcement, load_policy
     from drom.scheduler.live.cluster.driver import check
     from drom.scheduler.live.server.agent_server import gate_for_agents
@@ -117,23 +166,6 @@ def scheduler(options: SchedulerOptions) -> None:
     manager = ServiceManager(os.environ, os.getpid())
     found = load_policy(options.policy, [*LIVE.get(options.policy, ()), *(options.choices or [])])
     check(found)
-    settings = Settings(
-        operators=frozenset({0, os.geteuid()}),
-        name=options.name,
-        silence=options.silence,
-        give_up=options.give_up,
-        shrink_within=options.shrink_within,
-        kill_wait=options.kill_wait,
-        default_time=_given(parse_time, options.default_time),
-        max_time=_given(parse_time, options.max_time),
-        history=options.keep * DAY,
-        keep_jobs=options.keep_jobs,
-        max_jobs=options.max_jobs,
-        max_running=options.max_running,
-        max_bytes=_given(parse_memory, options.max_bytes),
-        max_orders=options.max_orders,
-        half_life=_given(parse_time, options.fair_share),
-    )
     log = Log()
     if words := announcement(found):
         log("compiling", text=words)
@@ -145,18 +177,56 @@ def scheduler(options: SchedulerOptions) -> None:
         gate_for_agents(options.agents, keys.load(folder)) if options.agents else None,
     )
     state = options.state.absolute()
-    server = Server(state, found, settings, log, durable=options.durable, gates=gates, begins=False)
+    server = Server(state, found, options.settings, log, durable=options.durable, gates=gates, begins=False)
     stop = _serve_metrics(server, options.metrics, log) if options.metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state, "policy": found.name, "pid": os.getpid(), **ports}
     try:
-        server.run(lambda: log("ready", **about), manager)
+        server.run(lambda: log("ready", **about), manager, Reload(context, options, server, log))
     except LoopError as error:
         typer.echo(failure(f"drom: the scheduler ends, and jobs continue: {error}"), err=True)
         raise typer.Exit(EXIT_STATUS) from error
     stop()
     if server.starting:  # a compilation cannot be stopped, and need not be waited for
         os._exit(0)
+
+
+class Reload:
+    """Reads the options of a running scheduler again: the same command line, and what the file has now."""
+
+    def __init__(self, context: typer.Context, options: SchedulerOptions, server: Server, log: Log) -> None:
+        self._context, self._given, self._options = context, dict(context.params), options
+        self._server, self._log = server, log
+
+    def __call__(self) -> None:
+        """Apply what can change, and log which options did and which need a restart; a fault changes nothing."""
+        try:
+            given = self._read()
+        except (SchedulerError, UsageError) as error:
+            sentences = str(error) if isinstance(error, SchedulerError) else f"{usage_sentence(error)}."
+            for sentence in sentences.splitlines():
+                self._log("config_rejected", reason=sentence, kept="the scheduler goes on with what it had")
+            return
+        differ = sorted(name for name in given if given[name] != self._given[name])
+        changed = {name: given[name] for name in differ if name in CHANGEABLE}
+        options = replace(self._options, **changed)
+        if changed and not self._server.configure(options.settings):
+            reason = "the queue cannot be written now: free space on its disk, and send SIGHUP again."
+            self._log("config_rejected", reason=reason, kept="the scheduler goes on with what it had")
+            return
+        self._options = options
+        self._given |= changed
+        keys = key_of(self._context.command)
+        kept = [keys[name] for name in differ if name not in changed]
+        self._log("reloaded", changed=",".join(changed) or "none", kept=",".join(kept) or "none")
+
+    def _read(self) -> dict[str, Any]:
+        context: Any = self._context
+        with context.command.make_context(
+            context.info_name, list(context.meta[ARGUMENTS]), parent=context.parent
+        ) as again:
+            found: dict[str, Any] = dict(again.params)
+            return found
 
 
 def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
@@ -174,8 +244,3 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
         raise SchedulerError(msg) from error
     log("metrics", address=host, port=port)
     return stop
-
-
-def _given(parse: Callable[[str], int], text: str) -> int:
-    """Return the value of an option, 0 if it was not given."""
-    return reader(parse)(text) if text else 0

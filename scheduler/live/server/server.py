@@ -116,13 +116,37 @@ class Server:
         """The cluster, which is another object after a failure that has left it inconsistent."""
         return self.stored.cluster
 
-    def run(self, ready: Callable[[], None], manager: ServiceManager) -> None:
+    def configure(self, settings: Settings) -> bool:
+        """Go on with other settings, as the next scheduler would; return whether the queue could be written before.
+
+        Agents introduce themselves again.
+        """
+        with self.lock:
+            if not self.stored.flush():
+                return False
+            self.stored.settings = settings
+            self._orders = UserOrders(self.stored)
+            if self._begun:
+                self._torn = not self.guard.run("recovery", self.stored.restore)
+            return True
+
+    def run(
+        self, ready: Callable[[], None], manager: ServiceManager, reload: Callable[[], None] = lambda: None
+    ) -> None:
         """Serve until SIGTERM or SIGINT. Jobs and agents continue, and the next scheduler takes them over.
+
+        On SIGHUP `reload` is called.
 
         While the policy is being compiled, users and agents get an answer that says so; after it `ready` is called and
         the `manager` notified. Raises `LoopError` when a part of the loop has failed too often in a row.
         """
-        signals = SignalPipe(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._stop))
+        signals = SignalPipe(
+            {
+                signal.SIGTERM: self._stop,
+                signal.SIGINT: self._stop,
+                signal.SIGHUP: partial(self.guard.run, "order", reload),
+            }
+        )
         selector = selectors.DefaultSelector()
         planners = (self._planner.fd,) if self._planner else ()
         for fd in (signals.fd, *self._clients.fds, *self._desk.fds, *planners):
