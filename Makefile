@@ -11,7 +11,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-slurm slurm-plugin slurm-helper wheel docs lint demo demo-cluster demo-slurm bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-slurm bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ slurm-plugin: ## compile the SPANK plugin for Slurm, build/slurm/spank_drom.so
 
 slurm-helper: ## compile the helper of drom slurm, build/slurm/drom-slurm-helper
 	contrib/slurm/build_helper.sh
+
+criu: ## provide CRIU and runc, which save jobs and restore them, as root
+	@scripts/criu.sh
 
 wheel: $(READY) ## build what is published, in dist/: the sources, and a wheel for any Linux with glibc 2.17 or newer
 	rm -rf dist

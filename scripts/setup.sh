@@ -128,3 +128,5 @@ fi
 echo "setup: installing drom and its tools into $venv" >&2
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 "$venv/bin/python" -m pip install --quiet -c constraints.txt -e ".[$extras]"
+# CRIU saves fillers and restores them; make criu builds it.
+scripts/criu.sh --report >&2
