@@ -34,6 +34,7 @@ LAYERS = (
     "drom.agent.config",
     "drom.agent.enforcement",
     "drom.agent.observe",
+    "drom.agent.checkpoint",
     "drom.agent.execution",
     "drom.agent.daemon",
     "drom.agent.cli",
@@ -77,6 +78,7 @@ PURE = (
     "drom.scheduler.policies",
     "drom.scheduler.predictors",
     "drom.scheduler.engine",
+    *(f"drom.agent.checkpoint.{name}" for name in ("faults", "images")),
     *(
         f"drom.scheduler.slurm.{name}"
         for name in ("checks", "configuration", "fields", "json_records", "records", "text_records", "usage")

@@ -17,7 +17,6 @@ writes everything through to the disk when it writes a status, which delays no o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.execution.protocol import Start, as_json, from_json
 from drom.agent.system.ancestors import fault_above
+from drom.agent.system.files import lock_folder
 
 from dromlib.errors import DromError
 
@@ -93,7 +93,7 @@ class Folder:
 
     def lock(self) -> int | None:
         """Return a descriptor that locks the folder while it, or a copy of it, is open; None if already locked."""
-        return _lock(self.path)
+        return lock_folder(self.path)
 
     def is_locked(self) -> bool:
         """Return whether the attempt's drom-step lives, or is about to be started."""
@@ -186,7 +186,7 @@ class Spool:
                 msg = f"{path} contains other files, such as {others[0]}: choose an empty folder with --spool."
                 raise SpoolError(msg)
             path.chmod(0o700)  # environments are in it
-            lock = _lock(path)
+            lock = lock_folder(path)
         except OSError as error:
             msg = f"cannot use {path}: {os.strerror(error.errno or 0)}: choose a folder you may write with --spool."
             raise SpoolError(msg) from error
@@ -221,14 +221,3 @@ def _is_attempt(path: Path) -> bool:
         return False
     names = {one.name for one in path.iterdir()}
     return "start.json" in names or names <= FILES
-
-
-def _lock(path: Path) -> int | None:
-    """Return a descriptor of a folder that locks it, None if another descriptor locks it already."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
