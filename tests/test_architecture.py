@@ -78,7 +78,7 @@ PURE = (
     "drom.scheduler.policies",
     "drom.scheduler.predictors",
     "drom.scheduler.engine",
-    *(f"drom.agent.checkpoint.{name}" for name in ("faults", "images")),
+    *(f"drom.agent.checkpoint.{name}" for name in ("bundle", "faults", "images")),
     *(
         f"drom.scheduler.slurm.{name}"
         for name in ("checks", "configuration", "fields", "json_records", "records", "text_records", "usage")

@@ -8,6 +8,7 @@ An image is a folder JOB.GENERATION of files of CRIU. Its suffix is its state:
     .restoring   a restore has taken it; no other can
     .restored    its processes run again; it may be removed
     .moving      sent to another node, which may have it; the scheduler decides which of the two is removed
+    .removed     being removed
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dromlib.errors import DromError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-NEW, WHOLE, RESTORING, RESTORED, MOVING = ".new", "", ".restoring", ".restored", ".moving"
+NEW, WHOLE, RESTORING, RESTORED, MOVING, REMOVED = ".new", "", ".restoring", ".restored", ".moving", ".removed"
 """States of an image, which are the suffixes of its folder's name."""
 CONTAINER, PROCESSES = "container", "processes"
 """Ways in which an image was saved: by runc, or by CRIU alone."""
@@ -38,7 +39,7 @@ MOST_BINDS = 256
 SLACK = 64 << 20
 """Bytes that a save may take in addition to a quarter more than the estimate: processes grow until they are stopped."""
 
-_FOLDER = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})(\.new|\.restoring|\.restored|\.moving|)", re.ASCII)
+_FOLDER = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})(\.new|\.restoring|\.restored|\.moving|\.removed|)", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 

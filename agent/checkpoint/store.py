@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The images of a node: folders that only root can read, each with one state, moved from state to state by renames.
 
-The folder of an image is locked (flock) while a save, a restore or a transfer works on it. CRIU inherits the lock and
-carries on when its caller dies, so an image that is not locked can be settled by anybody.
+The folder of an image is locked (flock) while a save, a restore or a transfer works on it. What runs CRIU inherits the
+lock and carries on when its caller dies, so an image that is not locked can be settled by the next agent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drom.agent.checkpoint import images
-from drom.agent.checkpoint.images import NEW, RECORD, WHOLE, CheckpointError, Image, Quota
+from drom.agent.checkpoint.images import (
+    NEW,
+    RECORD,
+    REMOVED,
+    RESTORED,
+    RESTORING,
+    WHOLE,
+    CheckpointError,
+    Image,
+    Quota,
+)
 from drom.agent.system.ancestors import fault_above
 from drom.agent.system.files import lock_folder, read_plain
 
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
 LONGEST_RECORD = 1 << 20
 """Most bytes of an image's record: `images.MOST_BINDS` of the longest paths."""
 TOOLS = "tools"
-"""The folder in a store for what CRIU and runc need: """
+"""The folder in a store for what CRIU and runc need (`tools.prepare`)."""
 
 
 @dataclass(slots=True)
@@ -54,19 +64,17 @@ class Entry:
             msg = f"the image of job {self.image.job} cannot be renamed: {error.strerror}."
             raise CheckpointError(msg) from error
 
-    def find(self) -> bool:
-        """Read the state again, which CRIU changes when a save is complete. Return whether the image exists."""
-        for state in (WHOLE, self.state):
-            if (self.folder / f"{self.image.name}{state}").is_dir():
-                self.state = state
-                return True
-        return False
+    def look(self) -> None:
+        """Read the state again, which CRIU changes: from NEW to WHOLE, and from RESTORING to RESTORED."""
+        state = {NEW: WHOLE, RESTORING: RESTORED}[self.state]
+        if (self.folder / f"{self.image.name}{state}").is_dir():
+            self.state = state
 
     def remove(self) -> None:
-        """Remove the image."""
-        with contextlib.suppress(OSError):
-            (self.path / RECORD).unlink()  # first: without a record the rest is removed when the store is opened
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the image, unless CRIU changes its state at the same time."""
+        with contextlib.suppress(CheckpointError):
+            self.rename(REMOVED)
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def release(self) -> None:
         """Unlock the image."""
@@ -127,7 +135,7 @@ class ImageStore:
             if name is None:
                 continue
             image = _record(path)
-            if image and (image.job, image.generation) == name[:2]:
+            if image and (image.job, image.generation) == name[:2] and name[2] != REMOVED:
                 yield Entry(image, name[2], self.path)
             elif (lock := _try_lock(path)) is not None:
                 shutil.rmtree(path, ignore_errors=True)

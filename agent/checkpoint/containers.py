@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts, saves and restores fillers in containers of runc, which have process numbers of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drom.agent.checkpoint import bundle, faults
+from drom.agent.checkpoint.bundle import Program
+from drom.agent.checkpoint.images import CheckpointError
+from drom.agent.checkpoint.processes import kill
+from drom.agent.system import proc
+
+if TYPE_CHECKING:
+    from drom.agent.checkpoint.images import Image
+    from drom.agent.checkpoint.tools import Tools
+
+
+class Containers:
+    """Containers whose state and bundles are below the folder of `tools`. Raises `CheckpointError` without runc."""
+
+    def __init__(self, tools: Tools) -> None:
+        if not tools.runc:
+            msg = "runc is not installed: install it, or save jobs without a container."
+            raise CheckpointError(msg)
+        self._tools = tools
+
+    def start(self, job: int, program: Program) -> int:
+        """Start a program in a new container, and return its process number on the node. Raises `CheckpointError`."""
+        self.remove(job)
+        folder = self._write_bundle(job, program)
+        pid_file, log = folder / "pid", folder / "log"
+        command = ("run", "--detach", "--bundle", str(folder), "--pid-file", str(pid_file), self._name(job))
+        status = self._call("--log", str(log), *command)
+        if status:
+            reason = faults.of_runc(log.read_text(errors="replace") if log.exists() else "")
+            self.remove(job)
+            msg = f"job {job} cannot be started in a container: {reason}"
+            raise CheckpointError(msg)
+        return int(pid_file.read_text(encoding="ascii"))
+
+    def dump(self, image: Image, folder: Path) -> list[str]:
+        """Return the command that saves a container."""
+        options = ("--image-path", str(folder), "--work-path", str(folder), "--file-locks")
+        return [*self._runc, "--log", str(folder / "runc.log"), "checkpoint", *options, self._name(image.job)]
+
+    def restore(self, image: Image, folder: Path) -> list[str]:
+        """Return the command that restores a container. Raises `CheckpointError` if this node lacks its folders."""
+        for path in image.binds:
+            if not Path(path).is_dir():
+                msg = f"job {image.job} needs the folder {path}, which this node does not have: restore it on another."
+                raise CheckpointError(msg)
+        self.remove(image.job)
+        made = self._write_bundle(image.job, Program(image.uid, image.gid, image.binds))
+        options = (
+            *("--detach", "--bundle", str(made), "--image-path", str(folder), "--work-path", str(folder)),
+            "--file-locks",
+        )
+        return [*self._runc, "--log", str(folder / "runc.log"), "restore", *options, self._name(image.job)]
+
+    def clean(self, image: Image, folder: Path, since: int) -> None:  # noqa: ARG002 - as of the other way
+        """Kill what CRIU left of a container."""
+        self.remove(image.job)
+
+    @property
+    def _runc(self) -> tuple[str, ...]:
+        return (self._tools.runc, "--root", str(self._state))
+
+    @property
+    def _state(self) -> Path:
+        return self._tools.folder / "runc"
+
+    def _call(self, *words: str) -> int:
+        return self._tools.run((*self._runc, *words))
+
+    def _write_bundle(self, job: int, program: Program) -> Path:
+        folder = self._bundle(job)
+        root = folder / "rootfs"
+        root.mkdir(parents=True)
+        for path in Path("/").iterdir():
+            if path.is_symlink():
+                (root / path.name).symlink_to(path.readlink())
+        content = bundle.config(self._name(job), self._tools.conf, program)
+        (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+        return folder
+
+    def _name(self, job: int) -> str:
+        """Return the name of a job's container and control group, which no other store on this machine uses."""
+        return f"drom-{zlib.crc32(os.fsencode(self._tools.folder)):08x}-{job}"
+
+    def _bundle(self, job: int) -> Path:
+        return self._tools.folder / "bundles" / str(job)
+
+    def remove(self, job: int) -> None:
+        """Kill a container, if it exists, and remove what runc keeps of it. Call this once its job is saved or over."""
+        name = self._name(job)
+        self._call("delete", "--force", name)
+        _kill_group(name)  # runc does not know a container if it was killed while it restored that
+        for path in (self._bundle(job), self._state / name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def node_folders() -> tuple[str, ...]:
+    """Return the folders of this node that a container sees: those at the top, without the system's own."""
+    folders = (path for path in Path("/").iterdir() if path.is_dir() and not path.is_symlink())
+    return tuple(sorted(str(path) for path in folders if path.name not in bundle.OWN))
+
+
+def _kill_group(name: str) -> None:
+    """Kill and reap the processes of a container's control group, and remove it."""
+    for pid in proc.numbers("/proc"):
+        stat = proc.read_stat(pid)
+        pidfd = proc.open_pidfd(pid, stat.start_time) if stat else None
+        if pidfd is None:
+            continue
+        if f"/{name}\n".encode() in (proc.read(f"/proc/{pid}/cgroup") or b""):
+            kill(pid, pidfd)
+        os.close(pidfd)
+    for path in (_GROUPS, *_GROUPS.iterdir()):
+        with contextlib.suppress(OSError):
+            (path / name).rmdir()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CRIU and runc: where they are, and how they are run for one image.
+
+Both ways use the script `criu`, which limits the size of files, and have CRIU call the script `commit` twice. When an
+image is complete and the processes still stand, it writes the image through to the disk and makes it whole; if that
+fails, the processes go on, otherwise CRIU ends them. When all processes are restored and before they go on, it makes
+the image restored.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from drom.agent.checkpoint.images import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+OLDEST = (4, 1)
+"""The oldest CRIU that works with present kernels (6.13 or newer)."""
+GHOST_LIMIT = 64 << 20
+"""Most bytes of a deleted file that a process has open: an image contains such files."""
+BLOCK = 512
+"""Bytes of a block of `ulimit -f`."""
+
+_CRIU = """\
+#!/bin/sh
+trap '' XFSZ
+[ -z "$DROM_IMAGE_BLOCKS" ] || ulimit -f "$DROM_IMAGE_BLOCKS"
+# The lock is open as standard input. What CRIU restores must not inherit it, but runc or this script holds it.
+[ "$1" = swrk ] && exec {criu} "$@" </dev/null # runc moves this very process into the container's control group
+{criu} "$@" </dev/null
+exit $?
+"""
+_COMMIT = """\
+#!/bin/sh
+case $CRTOOLS_SCRIPT_ACTION in
+post-dump | pre-resume) image=$(readlink "$CRTOOLS_IMAGE_DIR") || exit 1 ;;
+*) exit 0 ;;
+esac
+case $CRTOOLS_SCRIPT_ACTION:$image in # runc has CRIU call this twice
+post-dump:*.new)
+    size=$(du -sb "$image") && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
+    sync "$image"/* && sync "$image" && mv -T "$image" "${image%.new}" && sync "${image%/*}"
+    ;;
+pre-resume:*.restoring)
+    echo "$CRTOOLS_INIT_PID" >"$image/pid" && mv -T "$image" "${image%.restoring}.restored"
+    ;;
+esac
+"""
+_CONF = """\
+action-script {commit}
+ghost-limit {ghost}
+cpu-cap ins
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The scripts that run CRIU and runc, and runc's state, in a folder of the image store."""
+
+    folder: Path
+    runc: str
+
+    @property
+    def criu(self) -> str:
+        """The path of the script that runs CRIU."""
+        return str(self.folder / "criu")
+
+    @property
+    def commit(self) -> str:
+        """The path of the script that CRIU calls when it has saved or restored all processes."""
+        return str(self.folder / "commit")
+
+    @property
+    def conf(self) -> str:
+        """The path of the configuration of CRIU under runc."""
+        return str(self.folder / "criu.conf")
+
+    def run(self, command: Sequence[str], lock: int | None = None, reserved: int = 0) -> int:
+        """Run CRIU or runc, and return the exit status. While it runs it holds `lock`.
+
+        An image of more than `reserved` bytes fails (0: no limit). Raises `CheckpointError` if it cannot be started.
+        """
+        environment = {
+            "PATH": f"{self.folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "DROM_IMAGE_BLOCKS": str(reserved // BLOCK) if reserved else "",
+        }
+        try:
+            process = subprocess.Popen(  # not `run`, which would kill CRIU if it were interrupted
+                command,
+                stdin=subprocess.DEVNULL if lock is None else lock,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            msg = f"{command[0]} cannot be started: {error.strerror}."
+            raise CheckpointError(msg) from error
+        return process.wait()
+
+
+def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
+    """Write the scripts below `folder` and return them. Raises `CheckpointError` if CRIU is missing or too old."""
+    path = shutil.which(criu)
+    if path is None:
+        msg = "CRIU is not installed: install CRIU 4.1 or newer, or save jobs by their own checkpoints."
+        raise CheckpointError(msg)
+    found = subprocess.run((path, "--version"), capture_output=True, text=True, timeout=60, check=False).stdout
+    version = parse_version(found)
+    if version < OLDEST:
+        msg = f"{path} is CRIU {'.'.join(map(str, version))}: install CRIU 4.1 or newer."
+        raise CheckpointError(msg)
+    tools = Tools(folder, shutil.which(runc) or "")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _write(tools.criu, _CRIU.format(criu=shlex.quote(path)), 0o700)
+        _write(tools.commit, _COMMIT, 0o700)
+        _write(tools.conf, _CONF.format(commit=tools.commit, ghost=GHOST_LIMIT), 0o600)
+    except OSError as error:
+        msg = f"cannot write below {folder}: {error.strerror}."
+        raise CheckpointError(msg) from error
+    return tools
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the numbers in the output of ``criu --version``; (0,) if there are none."""
+    for line in text.splitlines():
+        name, _, version = line.partition(": ")
+        if name == "Version":
+            numbers = [part for part in version.strip().split(".") if part.isdecimal()]
+            return tuple(map(int, numbers[:3])) or (0,)
+    return (0,)
+
+
+def _write(path: str, text: str, mode: int) -> None:
+    """Replace a file at once: the CRIU of an earlier agent may be reading it."""
+    new = f"{path}.new"
+    with open(new, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+    os.replace(new, path)  # noqa: PTH105 - a text
