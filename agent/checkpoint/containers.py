@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from drom.agent.checkpoint.tools import Tools
 
 
+_GROUPS = Path("/sys/fs/cgroup")
+
+
 class Containers:
     """Containers whose state and bundles are below the folder of `tools`. Raises `CheckpointError` without runc."""
 
@@ -58,11 +61,9 @@ class Containers:
                 raise CheckpointError(msg)
         self.remove(image.job)
         made = self._write_bundle(image.job, Program(image.uid, image.gid, image.binds))
-        options = (
-            *("--detach", "--bundle", str(made), "--image-path", str(folder), "--work-path", str(folder)),
-            "--file-locks",
-        )
-        return [*self._runc, "--log", str(folder / "runc.log"), "restore", *options, self._name(image.job)]
+        options = ("--image-path", str(folder), "--work-path", str(folder), "--file-locks")
+        where = ("--detach", "--bundle", str(made), self._name(image.job))
+        return [*self._runc, "--log", str(folder / "runc.log"), "restore", *options, *where]
 
     def clean(self, image: Image, folder: Path, since: int) -> None:  # noqa: ARG002 - as of the other way
         """Kill what CRIU left of a container."""
@@ -104,9 +105,6 @@ class Containers:
         _kill_group(name)  # runc does not know a container if it was killed while it restored that
         for path in (self._bundle(job), self._state / name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-_GROUPS = Path("/sys/fs/cgroup")
 
 
 def node_folders() -> tuple[str, ...]:

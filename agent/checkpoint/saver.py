@@ -57,7 +57,10 @@ class Saver:
         self._ways = ways
 
     def save(self, image: Image) -> Image:
-        """Save a job and return its image. Raises `CheckpointError` if it cannot be saved; then it goes on."""
+        """Save a job and return its image.
+
+        Raises `CheckpointError` if it cannot be saved; then it goes on, unless CRIU was killed and has ended it.
+        """
         way = self._way(image)
         entry = self._store.begin(image, processes.memory(processes.descendants(image.pid)))
         with _released(entry):
@@ -70,7 +73,8 @@ class Saver:
             entry.look()
             self._settle_save(entry, ended=status == 0)
             if entry.state != WHOLE:
-                msg = f"job {image.job} was not saved and goes on: {why}"
+                fate = "goes on" if _stands(image) else "has ended"
+                msg = f"job {image.job} was not saved and {fate}: {why}"
                 raise CheckpointError(msg)
         return entry.image
 
@@ -158,6 +162,12 @@ def _released(entry: Entry) -> Iterator[None]:
         yield
     finally:
         entry.release()
+
+
+def _stands(image: Image) -> bool:
+    """Return whether the job's first process has not ended."""
+    stat = proc.read_stat(image.pid)
+    return stat is not None and stat.start_time == image.start_time and stat.state not in "ZX"
 
 
 def _has_ended(image: Image) -> bool:

@@ -14,13 +14,13 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drom.agent.checkpoint.images import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 OLDEST = (4, 1)
 """The oldest CRIU that works with present kernels (6.13 or newer)."""
@@ -110,8 +110,8 @@ class Tools:
 
 def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
     """Write the scripts below `folder` and return them. Raises `CheckpointError` if CRIU is missing or too old."""
-    path = shutil.which(criu)
-    if path is None:
+    path = _program(criu)
+    if not path:
         msg = "CRIU is not installed: install CRIU 4.1 or newer, or save jobs by their own checkpoints."
         raise CheckpointError(msg)
     found = subprocess.run((path, "--version"), capture_output=True, text=True, timeout=60, check=False).stdout
@@ -119,7 +119,7 @@ def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
     if version < OLDEST:
         msg = f"{path} is CRIU {'.'.join(map(str, version))}: install CRIU 4.1 or newer."
         raise CheckpointError(msg)
-    tools = Tools(folder, shutil.which(runc) or "")
+    tools = Tools(folder.absolute(), _program(runc))
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         _write(tools.criu, _CRIU.format(criu=shlex.quote(path)), 0o700)
@@ -129,6 +129,12 @@ def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
         msg = f"cannot write below {folder}: {error.strerror}."
         raise CheckpointError(msg) from error
     return tools
+
+
+def _program(name: str) -> str:
+    """Return the absolute path of a program; empty if it is not installed."""
+    path = shutil.which(name)
+    return str(Path(path).absolute()) if path else ""
 
 
 def parse_version(text: str) -> tuple[int, ...]:

@@ -117,14 +117,17 @@ class Node:
         binds = containers.node_folders() if way == CONTAINER else ()
         return Image(job, generation, way, os.geteuid(), os.getegid(), pid, start, proc.boot_id().hex(), binds=binds)
 
-    def start(self, way: str, command: Sequence[str], job: int = 7) -> int:
-        """Start a job; return its pid."""
+    def start(self, way: str, command: Sequence[str], uid: int = 0, job: int = 7) -> int:
+        """Start a job of a user, whose group has the same number; return its pid."""
         if way == CONTAINER:
-            program = Program(0, 0, containers.node_folders(), command, {"PATH": os.environ["PATH"]})
+            program = Program(uid, uid, containers.node_folders(), command, {"PATH": os.environ["PATH"]})
             pid = Containers(self.tools).start(job, program)
         else:
             null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
-            pid = os.posix_spawn(command[0], tuple(command), os.environ, file_actions=null, setsid=True)
+            become = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups") if uid else ()
+            pid = os.posix_spawnp(
+                (*become, *command)[0], (*become, *command), os.environ, file_actions=null, setsid=True
+            )
         self.children.append(pid)
         return pid
 

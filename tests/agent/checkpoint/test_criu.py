@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pty
 import re
@@ -20,11 +21,13 @@ from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, 
 from drom.agent.checkpoint.saver import restored_pid
 
 from tests.agent.checkpoint.conftest import THREADS, Counting, Node, await_true
+from tests.support.other_users import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.system
+CAP_SYS_RESOURCE = 24
 
 
 def reap(pid: int) -> int:
@@ -95,14 +98,16 @@ def test_an_image_stays_until_the_restored_process_is_noted(here: Node, way: str
     counting.advances()
 
 
+def rights(pid: int) -> dict[str, str]:
+    """Return ids, groups and capabilities of a process."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return dict(re.findall(r"^(Uid|Gid|Groups|Cap\w+|NoNewPrivs):[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
+
+
 def test_a_container_has_no_right_more(here: Node, counting: Counting) -> None:
     """A job in a container has no capability and cannot gain any, before and after a restore."""
     if not here.tools.runc:
         pytest.skip("runc is not installed: make criu")
-
-    def rights(pid: int) -> dict[str, str]:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-        return dict(re.findall(r"^(Uid|Gid|Groups|Cap\w+|NoNewPrivs|NStgid):[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
 
     pid = here.start(CONTAINER, counting.command)
     counting.advances()
@@ -112,8 +117,32 @@ def test_a_container_has_no_right_more(here: Node, counting: Counting) -> None:
     after = rights(here.restore())
 
     assert {value for name, value in before.items() if name.startswith("Cap")} == {"0" * 16}
-    assert (before["NoNewPrivs"], before.pop("NStgid").split()[1], after.pop("NStgid").split()[1]) == ("1", "1", "1")
+    assert before["NoNewPrivs"] == "1"
     assert after == before
+
+
+def test_a_users_job_keeps_its_rights(here: Node, way: str, counter: str) -> None:
+    """A job of an ordinary user is restored with the same ids, groups and capabilities, and counts on."""
+    if not int(rights(os.getpid())["CapEff"], 16) >> CAP_SYS_RESOURCE & 1:
+        pytest.skip("root lacks CAP_SYS_RESOURCE here, without which CRIU saves only root's own jobs")
+    home = here.folder / "home"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    for folder in (here.folder, *list(here.folder.parents)[:2]):
+        folder.chmod(0o711)
+    counting = Counting((counter, str(home / "numbers"), "10"), home / "numbers")
+    pid = here.start(way, counting.command, uid=NOBODY)
+    counting.advances()
+    before = rights(pid)
+    image = dataclasses.replace(here.image(pid, way=way), uid=NOBODY, gid=NOBODY)
+    here.saver.save(image)
+    reap(pid)
+    pid = here.restore()
+    counting.advances()
+
+    assert before["Uid"] == "\t".join([str(NOBODY)] * 4)
+    assert rights(pid) == before
+    assert counting.counted_once()
 
 
 def test_the_output_of_a_container_is_a_file_of_the_node(here: Node, tmp_path: Path) -> None:

@@ -167,3 +167,16 @@ def test_processes_are_cleaned_by_number_time_and_user(kept: ImageStore, tmp_pat
     assert (stat := proc.read_stat(child.identity.pid))
     assert stat.state not in "ZX"
     assert images.parse_name("7.1.removed") == (7, 1, images.REMOVED)
+
+
+def test_a_job_that_ended_with_the_save_is_reported(kept: ImageStore, tmp_path: Path, child: Child) -> None:
+    """CRIU that was killed may have ended the job: the sentence does not say that it goes on."""
+    pid = child.identity.pid
+    made = saver(
+        kept,
+        program(tmp_path / "criu", f"kill -9 {pid}; until grep -q State:.Z /proc/{pid}/status; do :; done; exit 1"),
+    )
+    with pytest.raises(CheckpointError, match="job 7 was not saved and has ended: no reason was reported"):
+        made.save(image_of(child))
+
+    assert kept.entries() == []
