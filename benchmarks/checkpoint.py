@@ -65,7 +65,11 @@ def measure(folder: Path, ready: Path, criu: str, way: str, size: int) -> tuple[
         begun = proc.start_time(pid) or 0
         image = Image(JOB, 1, way, 0, 0, pid, begun, proc.boot_id().hex(), binds=binds)
         at = time.monotonic()
-        saver.save(image)
+        try:
+            saver.save(image)
+        except CheckpointError:
+            os.kill(pid, signal.SIGKILL)
+            raise
         saved = time.monotonic()
         reap(pid)
         from_image = time.monotonic()

@@ -128,7 +128,7 @@ def test_a_users_job_keeps_its_rights(here: Node, way: str, counter: str) -> Non
     home = here.folder / "home"
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)
-    for folder in (here.folder, *list(here.folder.parents)[:2]):
+    for folder in (Path(counter).parent, here.folder, *list(here.folder.parents)[:2]):
         folder.chmod(0o711)
     counting = Counting((counter, str(home / "numbers"), "10"), home / "numbers")
     pid = here.start(way, counting.command, uid=NOBODY)
