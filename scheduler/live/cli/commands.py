@@ -160,6 +160,7 @@ class SubmitOptions:
         help="The jobs to wait for, such as afterok:12.",
         parser=reader(parse_dependencies),
     )
+    partition: str = typer.Option("", "--partition", "-p", metavar="NAME", help="The partition in which it runs.")
     constraint: Sequence[str] | None = typer.Option(
         None,
         "--constraint",
@@ -261,6 +262,7 @@ class SubmitOptions:
             constraint=tuple(self.constraint or ()),
             nodelist=tuple(self.nodelist or ()),
             exclude=tuple(self.exclude or ()),
+            partition=self.partition,
             memory=self.memory or 0,
             resources=self.resources or {},
             output=IN_ARRAY if self.array and self.stdout == Spec().output else self.stdout,
@@ -583,6 +585,7 @@ class UpdateOptions:
     memory: int | None = typer.Option(
         None, "--mem", metavar="SIZE", help="Memory on each node.", parser=reader(optional(parse_memory, 0))
     )
+    partition: str | None = typer.Option(None, "--partition", "-p", metavar="NAME", help="The partition.")
     constraint: Sequence[str] | None = typer.Option(
         None,
         "--constraint",
@@ -635,6 +638,7 @@ class UpdateOptions:
             "after": self.dependency,
             "nodelist": self.nodelist,
             "exclude": self.exclude,
+            "partition": self.partition,
         }
         return {name: value for name, value in values.items() if value is not None}
 

@@ -76,6 +76,7 @@ COLUMNS = {
     "user": _field("user"),
     "state": _field("state"),
     "class": _field("class"),
+    "partition": Column(lambda row: row.get("partition", ""), _plain),
     "submitted": _field("submitted", moment),
     "started": _field("started", moment),
     "ended": _field("ended", moment),

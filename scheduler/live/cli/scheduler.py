@@ -18,13 +18,15 @@ from drom.agent.observe.log import Log, failure
 from drom.agent.system.paths import default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, SYSTEM_FILE, UsageError, key_of
+from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, PARTITIONS, SYSTEM_FILE, UsageError, key_of
 from drom.scheduler.live.cluster.settings import LIVE, Settings
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from drom.scheduler.engine.compiler import Policy
+    from drom.scheduler.live.cluster.partitions import Partition
     from drom.scheduler.live.server.server import Server
 
 USUAL = Settings()
@@ -151,8 +153,9 @@ CHANGEABLE = {
     "max_bytes",
     "max_orders",
     "fair_share",
+    "partition",
 }
-"""Options that can change while a scheduler runs."""
+"""Options that can change while a scheduler runs, and the partitions."""
 
 
 @with_options(SchedulerOptions)
@@ -166,6 +169,8 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
     manager = ServiceManager(os.environ, os.getpid())
     found = load_policy(options.policy, [*LIVE.get(options.policy, ()), *(options.choices or [])])
     check(found)
+    partitions = context.meta[PARTITIONS]
+    _settings(options, partitions, found)
     log = Log()
     if words := announcement(found):
         log("compiling", text=words)
@@ -177,7 +182,9 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         gate_for_agents(options.agents, keys.load(folder)) if options.agents else None,
     )
     state = options.state.absolute()
-    server = Server(state, found, options.settings, log, durable=options.durable, gates=gates, begins=False)
+    server = Server(
+        state, found, _settings(options, partitions, found), log, durable=options.durable, gates=gates, begins=False
+    )
     stop = _serve_metrics(server, options.metrics, log) if options.metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state, "policy": found.name, "pid": os.getpid(), **ports}
@@ -191,26 +198,36 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         os._exit(0)
 
 
+def _settings(options: SchedulerOptions, partitions: tuple[Partition, ...], policy: Policy) -> Settings:
+    """Return the settings of the cluster. Raises SchedulerError for partitions under a policy that cannot heed them."""
+    if partitions and not policy.knows_nodes:
+        equal = f"policy {policy.name} treats all nodes as equal, so that there can be no partitions"
+        msg = f"{equal}: remove them from the file, or run the scheduler with --policy sd."
+        raise SchedulerError(msg)
+    return replace(options.settings, partitions=partitions)
+
+
 class Reload:
     """Reads the options of a running scheduler again: the same command line, and what the file has now."""
 
     def __init__(self, context: typer.Context, options: SchedulerOptions, server: Server, log: Log) -> None:
-        self._context, self._given, self._options = context, dict(context.params), options
+        self._context, self._given, self._options = context, _given(context), options
         self._server, self._log = server, log
 
     def __call__(self) -> None:
         """Apply what can change, and log which options did and which need a restart; a fault changes nothing."""
         try:
             given = self._read()
+            differ = sorted(name for name in given if given[name] != self._given[name])
+            changed = {name: given[name] for name in differ if name in CHANGEABLE}
+            options = replace(self._options, **{name: changed[name] for name in changed if name != "partition"})
+            settings = _settings(options, given["partition"], self._server.policy)
         except (SchedulerError, UsageError) as error:
             sentences = str(error) if isinstance(error, SchedulerError) else f"{usage_sentence(error)}."
             for sentence in sentences.splitlines():
                 self._log("config_rejected", reason=sentence, kept="the scheduler goes on with what it had")
             return
-        differ = sorted(name for name in given if given[name] != self._given[name])
-        changed = {name: given[name] for name in differ if name in CHANGEABLE}
-        options = replace(self._options, **changed)
-        if changed and not self._server.configure(options.settings):
+        if changed and not self._server.configure(settings):
             reason = "the queue cannot be written now: free space on its disk, and send SIGHUP again."
             self._log("config_rejected", reason=reason, kept="the scheduler goes on with what it had")
             return
@@ -225,8 +242,12 @@ class Reload:
         with context.command.make_context(
             context.info_name, list(context.meta[ARGUMENTS]), parent=context.parent
         ) as again:
-            found: dict[str, Any] = dict(again.params)
-            return found
+            return _given(again)
+
+
+def _given(context: Any) -> dict[str, Any]:  # noqa: ANN401 - click's context
+    """Return the options, and the partitions, in a context."""
+    return {**context.params, "partition": context.meta[PARTITIONS]}
 
 
 def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:

@@ -4,18 +4,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 import typer.core
 from drom.agent.cli.usage import usage_sentence
 from drom.agent.config.sources import ConfigError, entries, load_toml, read_text, toml, unknown_key
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli.partition_tables import partitions_of
+
+if TYPE_CHECKING:
+    from drom.scheduler.live.cluster.partitions import Partition
 
 SYSTEM_FILE = Path("/etc/drom/scheduler.toml")
 """The file that is read if `--config` names no other and it exists."""
 ARGUMENTS = "drom.arguments"
 """The key of the command's arguments in its context."""
+PARTITIONS = "drom.partitions"
+"""The key of the partitions in the context of the command."""
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
@@ -31,16 +37,17 @@ class WithFile(typer.core.TyperCommand):
         """Read the options. Raises SchedulerError with a sentence for each fault of the file."""
         given = list(args)
         rest = super().parse_args(ctx, list(given))
-        ctx.meta[ARGUMENTS] = given
+        ctx.meta[ARGUMENTS], ctx.meta[PARTITIONS] = given, ()
         named = ctx.params["config"]
         if not named and not SYSTEM_FILE.exists():
             return rest
-        words = self._words(Path(named or SYSTEM_FILE), ctx)
+        words, partitions = self._read_file(Path(named or SYSTEM_FILE), ctx)
         ctx.params.clear()
+        ctx.meta[PARTITIONS] = partitions
         return super().parse_args(ctx, [*words, *given])
 
-    def _words(self, path: Path, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
-        """Return the options in a file as words of a command line."""
+    def _read_file(self, path: Path, ctx: Any) -> tuple[list[str], tuple[Partition, ...]]:  # noqa: ANN401 - click's
+        """Return the options in a file as words of a command line, and its partitions."""
         try:
             text = read_text(path)
             values = load_toml(path, text)
@@ -48,7 +55,7 @@ class WithFile(typer.core.TyperCommand):
             raise SchedulerError(str(error)) from error
         lines = {entry.path: f"{path}:{entry.line}" for entry in entries(text)}
         words: list[str] = []
-        faults: list[str] = []
+        partitions, faults = partitions_of(values.pop("partition", {}), lambda key: lines.get(key, str(path)))
         for key, value in values.items():
             try:
                 found = self._words_of(key, value)
@@ -60,7 +67,7 @@ class WithFile(typer.core.TyperCommand):
                 words += found
         if faults:
             raise SchedulerError("\n".join(faults))
-        return words
+        return words, partitions
 
     def _words_of(self, key: str, value: object) -> list[str]:
         """Return an option as words of a command line. Raises ValueError with a sentence if it is none."""

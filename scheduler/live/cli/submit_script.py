@@ -63,15 +63,12 @@ SCRIPT = "drom.script"
 """The key of the script's text in the context of `drom submit`."""
 _BEGIN = "jobs start when there is room: submit one later with at or cron, or release it (--hold)"
 _GRES = "nodes name their resources, and jobs request them with --resources gpu=1"
-_PARTITION = "there is one queue: omit it, or choose nodes by --constraint"
 _OF_SBATCH = {
     "--begin": _BEGIN,
     "-b": _BEGIN,
     "--exclusive": "for exclusive nodes use --class rigid",
     "--gpus": _GRES,
     "--gres": _GRES,
-    "--partition": _PARTITION,
-    "-p": _PARTITION,
     "--wrap": "write the command after --, as drom submit -- sh -c 'COMMAND'",
 }
 """What to use instead of options of sbatch that drom lacks."""

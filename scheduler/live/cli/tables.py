@@ -48,7 +48,12 @@ def queue(value: dict[str, Any]) -> list[str]:
         ]
         for job in value["jobs"]
     ]
-    return _table(["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"], rows)
+    headings = ["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"]
+    if any(names := [job.get("partition", "") for job in value["jobs"]]):
+        headings.insert(4, "PARTITION")
+        for row, name in zip(rows, names, strict=True):
+            row.insert(4, name or "-")
+    return _table(headings, rows)
 
 
 def label(job: dict[str, Any]) -> str:
@@ -99,8 +104,10 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
         yield f"{in_words(spec['memory'])} of memory"
     yield from (f"{name}={amount}" for name, amount in spec["resources"].items())
     yield from (f"feature {name}" for name in spec["constraint"])
+    if spec.get("partition"):
+        yield f"partition {spec['partition']}"
     for name, words in (("nodelist", "only on"), ("exclude", "not on")):
-        if spec[name]:
+        if spec.get(name):
             yield f"{words} {cut_middle(','.join(spec[name]), 60)}"
     if spec["priority"]:
         yield f"priority {spec['priority']}"
@@ -124,6 +131,7 @@ def nodes(value: dict[str, Any]) -> list[str]:
         ("MEMORY", [node["memory"] and in_words(node["memory"]) for node in rows]),
         ("FEATURES", [",".join(node["features"]) for node in rows]),
         ("RESOURCES", [",".join(f"{name}={amount}" for name, amount in node["resources"].items()) for node in rows]),
+        ("PARTITIONS", [",".join(node.get("partitions", ())) for node in rows]),
         ("JOBS", [_on_it(node) for node in rows]),
     ]
     shown = [(name, cells) for name, cells in columns if any(cells)]

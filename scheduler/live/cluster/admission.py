@@ -32,6 +32,8 @@ def group_of(spec: Spec) -> str:
     wants = [*spec.constraint, *(f"{name}={amount}" for name, amount in sorted(spec.resources.items()))]
     if spec.memory:
         wants.append(f"memory={spec.memory}")
+    if spec.partition:
+        wants.append(f"partition={spec.partition}")
     wants += [f"@{name}" for name in spec.nodelist] + [f"!{name}" for name in spec.exclude]
     return ",".join(wants) or ANYWHERE
 
@@ -43,6 +45,8 @@ def hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
     found = [node for node in nodes if memory <= node.memory or not node.memory] if memory else list(nodes)
     if nodelist or exclude:
         found = [node for node in found if node.name not in exclude and (not nodelist or node.name in nodelist)]
+    if spec.partition:
+        found = [node for node in found if spec.partition in node.partitions]
     if features:
         found = [node for node in found if features.issubset(node.features)]
     if amounts:
@@ -74,7 +78,7 @@ def why_not_under(policy: Policy, spec: Spec) -> str:
 def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
     """Raise SchedulerError, with the reason, for a job that can never run on the nodes that `fit` it."""
     if why_not := why_not_under(policy, spec):
-        wants = "--constraint, --mem, --resources, --nodelist and --exclude"
+        wants = "--constraint, --mem, --resources, --nodelist, --exclude and --partition"
         msg = f"{why_not}: omit {wants}, or run the scheduler with --policy sd."
         raise SchedulerError(msg)
     _check_names(spec, nodes)
@@ -89,6 +93,7 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
     elif len(fit) < spec.nodes:
         lacking = {what for node in nodes for what in _lacks(spec, node)}
         having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
+        having += f" in partition {spec.partition}" if spec.partition else ""
         having += " in --nodelist" if spec.nodelist else ""
         having += " outside --exclude" if spec.exclude else ""
         msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."

@@ -29,6 +29,7 @@ from drom.scheduler.live.cluster.jobs import (
     User,
 )
 from drom.scheduler.live.cluster.membership import Membership
+from drom.scheduler.live.cluster.partitions import partition_of
 from drom.scheduler.live.cluster.spec import MOST_DEPENDENCIES, Dependency, Spec, array_of, changed, name_of, sized
 from drom.scheduler.live.cluster.state import ClusterState
 
@@ -97,9 +98,15 @@ class Cluster:
         if self.controller is None:
             raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
         spec = self._naming_all(spec)
-        spec = (
-            units.sized(spec, self.nodes.values()) if self.policy.divides_nodes else sized(spec, self.controller.cores)
-        )
+        partition = partition_of(spec.partition, self.settings.partitions)
+        time = spec.time or self.settings.limit(0)
+        if partition:
+            time = spec.time or partition.limit(time)
+            spec = replace(spec, partition=partition.name)
+        divides, cores = self.policy.divides_nodes, self.controller.cores
+        spec = replace(units.sized(spec, self.nodes.values()) if divides else sized(spec, cores), time=time)
+        if partition:
+            partition.check(spec)
         self.queue.check(spec)
         launch.check(spec, user)
         admission.check_dependencies(spec, self.state.state_of)
@@ -123,7 +130,7 @@ class Cluster:
 
     def _take_in(self, job: Job, now: float) -> None:
         spec = job.spec
-        job.priority, job.held = spec.priority, spec.hold
+        job.priority, job.held = self.settings.priority(spec), spec.hold
         job.limit = self.settings.limit(spec.time)
         self._next += 1
         self.jobs[job.number] = job
@@ -193,7 +200,7 @@ class Cluster:
         if changes.keys() != {"time"}:
             msg = f"job {number} has started: only its --time can be changed."
             raise SchedulerError(msg)
-        return spec
+        return replace(spec, time=self.settings.limit(spec.time))
 
     def update(self, number: int, spec: Spec, now: float, by: str, what: str) -> None:
         """Give a job the specification that `changed` returned; `what` says for its history what the user `by` changed.

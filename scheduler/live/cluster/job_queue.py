@@ -136,7 +136,7 @@ class JobQueue:
         self.dependencies.leave(job)
         self._affected = deque(one for one in self._affected if one[0] != job.number)
         self._state.holdings.remove(job)
-        job.spec, job.priority, job.limit = spec, spec.priority, self._state.settings.limit(spec.time)
+        job.spec, job.priority, job.limit = spec, self._state.settings.priority(spec), spec.time
         self._state.holdings.add(job)
         self.enqueue(job, now)
 

@@ -111,7 +111,7 @@ class Node:
     `heard` is the time of its agent's last message (None: none since this scheduler started), `skew` the seconds by
     which its clock is ahead. `drained` is the reason why no job may start there; empty if jobs may. `busy` is the
     reason why it recently could not start one: it gets none until `again`, after a `pause` in seconds that grows until
-    it starts one.
+    it starts one. `partitions` are the names of those to which it belongs.
     """
 
     name: str
@@ -132,6 +132,7 @@ class Node:
     busy: str = ""
     pause: float = 0.0
     again: float | None = None
+    partitions: list[str] = field(default_factory=list)
 
     @property
     def speaks(self) -> bool:

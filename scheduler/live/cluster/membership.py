@@ -11,6 +11,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import AGENT_GONE, NODE_DOWN
 from drom.scheduler.live.cluster.driver import driver_of
 from drom.scheduler.live.cluster.jobs import PENDING, Node
+from drom.scheduler.live.cluster.partitions import names_of
 from drom.scheduler.live.cluster.placements import FIRST_PAUSE, LONGEST_PAUSE
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Membership:
         node.memory, node.host = message.memory, message.host
         node.resources, node.features = dict(message.resources), list(message.features)
         node.boot, node.emulated = message.boot, message.emulated
+        node.partitions = names_of(node, self._state.settings.partitions)
         node.heard, node.gone_since, node.down, node.skew = now, None, False, message.time - now
         if abs(node.skew) > self._state.settings.skew:
             ahead = f"{abs(node.skew):.1f} s {'ahead of' if node.skew > 0 else 'behind'}"
@@ -77,6 +79,7 @@ class Membership:
         for node in nodes:
             node.heard, node.gone_since = None, None
             node.busy, node.pause, node.again = "", 0.0, None
+            node.partitions = names_of(node, self._state.settings.partitions)
             self._nodes[node.name] = self._state.node_at[node.index] = node
             self._open(node, now)
 

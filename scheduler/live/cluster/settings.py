@@ -4,6 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from drom.scheduler.live.cluster.partitions import Partition
+    from drom.scheduler.live.cluster.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,13 @@ class Settings:
     """The time after which usage counts for half, if users have equal shares; 0: jobs start in order of arrival."""
     operators: frozenset[int] = frozenset({0})
     """The uids of root and of the scheduler's own user."""
+    partitions: tuple[Partition, ...] = ()
     keep: int = 1000
     """Jobs that are over and kept in memory to answer requests."""
+
+    def priority(self, spec: Spec) -> int:
+        """Return the priority of a job, with that of its partition."""
+        return spec.priority + sum(one.priority for one in self.partitions if one.name == spec.partition)
 
     def limit(self, asked: int) -> int:
         """Return the time limit in seconds of a job that asks for `asked` seconds (0: it asks for none)."""

@@ -116,6 +116,7 @@ class Spec:
     """The only nodes on which it may run; empty: any."""
     exclude: tuple[str, ...] = ()
     """Nodes on which it may not run."""
+    partition: str = ""
 
     @property
     def by_mpirun(self) -> bool:
@@ -234,6 +235,7 @@ CHANGEABLE = {
     "after": "--dependency",
     "nodelist": "--nodelist",
     "exclude": "--exclude",
+    "partition": "--partition",
 }
 """The fields that can be changed after the submission, with their options."""
 
@@ -303,7 +305,11 @@ def _check_lengths(spec: Spec) -> None:
         has = f"the environment has {len(spec.environment)} variables, and a job may have {MOST_VARIABLES}"
         raise SchedulerError(f"{has}: leave some out with --export.")
     paths = [("--output", spec.output), ("--error", spec.error), ("--input", spec.input), ("--chdir", spec.folder)]
-    for option, text, most in [("--job-name", spec.name, LONGEST_NAME), *((*one, LONGEST_PATH) for one in paths)]:
+    for option, text, most in [
+        ("--job-name", spec.name, LONGEST_NAME),
+        ("--partition", spec.partition, LONGEST_NAME),
+        *((*one, LONGEST_PATH) for one in paths),
+    ]:
         if len(text) > most:
             msg = f"{option} has {len(text)} characters, and may have {most}: choose a shorter one."
             raise SchedulerError(msg)

@@ -11,11 +11,13 @@ from drom.agent.errors import ControlError
 from drom.agent.system import users
 from drom.agent.system.users import DIRECTORY, SilentDirectoryError
 from drom.scheduler.live.cluster.jobs import User
+from drom.scheduler.live.cluster.partitions import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from drom.agent.model.caller import Caller
+    from drom.scheduler.live.cluster.partitions import Partition
     from drom.scheduler.live.cluster.spec import Spec
 
 
@@ -48,6 +50,23 @@ def check_rights(user: User, specs: Iterable[Spec]) -> None:
     if not is_operator(user) and any(spec.priority > 0 for spec in specs):
         who = "only root and the scheduler's own user may put jobs before those of others"
         raise ControlError(f"{who}: give a --priority of 0 or less.")
+
+
+def check_partition(user: User, name: str, partitions: Collection[Partition]) -> None:
+    """Raise ControlError if a user may not use the partition of a job that names it, or names none.
+
+    Raises SchedulerError if there is no such partition.
+    """
+    partition = partition_of(name, partitions)
+    if partition is None or partition.is_open or is_operator(user) or user.uid in partition.users:
+        return
+    try:
+        gids = DIRECTORY.ask(users.groups_of, user.uid) if partition.groups else set()
+    except SilentDirectoryError as error:
+        raise ControlError(str(error)) from error
+    if partition.groups.isdisjoint({user.gid, *gids}):
+        msg = f"user {user.name} may not use partition {partition.name}: choose another with --partition."
+        raise ControlError(msg)
 
 
 def is_operator(user: User) -> bool:

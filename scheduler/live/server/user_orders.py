@@ -30,7 +30,7 @@ from drom.scheduler.live.cluster.spec import (
     name_of,
     visible,
 )
-from drom.scheduler.live.server.authorization import check_rights, is_operator, user_of
+from drom.scheduler.live.server.authorization import check_partition, check_rights, is_operator, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,6 +94,8 @@ class UserOrders:
             msg = f"{more} jobs are too many for one request, which takes {MOST_AT_ONCE}: use several."
             raise ControlError(msg)
         check_rights(user, parsed)
+        for name in {spec.partition for spec in parsed}:
+            check_partition(user, name, self._stored.settings.partitions)
         if not is_operator(user):
             self._stored.cluster.holdings.admit(user, parsed, more, self._stored.settings)
         newest = next(reversed(self._stored.cluster.jobs), None)
@@ -210,6 +212,8 @@ class UserOrders:
         spec = cluster.changed(job.number, changes)
         if "priority" in changes:
             check_rights(user, [spec])
+        if "partition" in changes:
+            check_partition(user, spec.partition, self._stored.settings.partitions)
         if not is_operator(user):
             longest = self._stored.settings.limit
             if job.state != PENDING and longest(spec.time) > longest(job.spec.time):
@@ -354,6 +358,7 @@ class UserOrders:
             "user": job.user.name,
             "state": job.state,
             "reason": explain.why(job, self._stored.cluster),
+            "partition": job.spec.partition,
             "nodes": job.width,
             "shares": job.shares,
             "submitted": job.submitted,

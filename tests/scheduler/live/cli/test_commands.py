@@ -209,9 +209,18 @@ def test_an_update_sends_what_was_given(monkeypatch: pytest.MonkeyPatch, capsys:
 
     monkeypatch.setenv("DROM_QUEUE", "here")
     monkeypatch.setattr(commands, "_ask", take_in)
-    drom("update", "7", "8", "--time", "2h", "-N", "3", "--mem", "1G", "-d", "afterok:1", "--priority", "0")
+    drom(
+        "update", "7", "8", "--time", "2h", "-N", "3", "-p", "long", "--mem", "1G", "-d", "afterok:1", "--priority", "0"
+    )
     drom("update", "9", "--time", "", "--mem", "", "--dependency", "", "--constraint", "", "--job-name", "")
-    change = {"time": 7200, "nodes": 3, "memory": 1 << 30, "after": (("afterok", 1),), "priority": 0}
+    change = {
+        "time": 7200,
+        "nodes": 3,
+        "partition": "long",
+        "memory": 1 << 30,
+        "after": (("afterok", 1),),
+        "priority": 0,
+    }
     nothing = {"time": 0, "memory": 0, "after": (), "constraint": (), "name": ""}
     assert asked == [{"jobs": [[0, 7, 7], [0, 8, 8]], **change}, {"jobs": [[0, 9, 9]], **nothing}]
     assert capsys.readouterr().out == "Updated job 7\nUpdated job 8\nUpdated job 9\n"
@@ -320,7 +329,6 @@ def test_a_picture_of_no_known_kind_is_wrong_usage(monkeypatch: pytest.MonkeyPat
         (("--wrap", "true"), "drom submit -- sh -c"),
         (("--begin=20:00",), "--hold"),
         (("--exclusive",), "--class rigid"),
-        (("-p", "long"), "there is one queue"),
     ],
 )
 def test_who_knows_slurm_is_told_what_there_is(

@@ -12,6 +12,7 @@ from drom.agent.errors import ControlError
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import commands, scheduler_file
 from drom.scheduler.live.cli.scheduler import CHANGEABLE, SchedulerOptions
+from drom.scheduler.live.cluster.partitions import Partition
 
 from tests.support.agents import wait_until
 from tests.support.clusters import Cluster, cluster
@@ -101,11 +102,14 @@ def test_all_faults_are_told(tmp_path: Path) -> None:
     assert [line.split(" ")[0] for line in str(refused.value).splitlines()] == [f"{file}:1:", f"{file}:3:"]
 
 
-def test_the_example_is_right() -> None:
+def test_the_example_is_right(tmp_path: Path) -> None:
     """It is one that a site can start from; options that change in a running scheduler are options."""
-    found = options("--config", ROOT / "contrib/drom-scheduler.toml")
+    example = ROOT / "contrib/drom-scheduler.toml"
+    found = options("--config", example)
     assert (found["fair_share"], found["max_time"]) == (7 * 86400, 7 * 86400)
-    assert set(SchedulerOptions.__dataclass_fields__) >= CHANGEABLE
+    names = [(one.name, one.default) for one in partitions(tmp_path / "some.toml", example.read_text())]
+    assert names == [("debug", False), ("batch", True)]
+    assert {"partition", *SchedulerOptions.__dataclass_fields__} >= CHANGEABLE
 
 
 @pytest.fixture
@@ -157,3 +161,117 @@ def test_a_running_scheduler_reads_its_file_again(here: Cluster) -> None:
     wait_until(lambda: here.ask("job", job=int(waiting))["state"] == "completed", lambda: here.log)
     with pytest.raises(ControlError, match="is over"):
         here.ask("cancel", job=1)
+
+
+PARTITIONS = """
+max_jobs = 7
+[partition.debug]
+nodes = ["n1", "n[3-4]"]
+max_time = "30m"
+default_time = 5
+max_nodes = 2
+priority = 100
+users = ["root", "0"]
+groups = ["root"]
+[partition.all]
+default = true
+features = ["big"]
+"""
+
+
+def partitions(file: Path, text: str) -> tuple[Partition, ...]:
+    """Return the partitions in a file with this text."""
+    file.write_text(text)
+    command: Any = typer.main.get_command(commands.app)
+    context = command.commands["scheduler"].make_context("scheduler", ["--config", str(file)])
+    found: tuple[Partition, ...] = context.meta[scheduler_file.PARTITIONS]
+    return found
+
+
+def test_partitions_are_tables_of_the_file(tmp_path: Path) -> None:
+    """All keys but the name may be left out."""
+    root = frozenset({0})
+    names = frozenset({"n1", "n3", "n4"})
+    assert partitions(tmp_path / "some.toml", PARTITIONS) == (
+        Partition("debug", names, max_time=1800, default_time=300, max_nodes=2, priority=100, users=root, groups=root),
+        Partition("all", features=frozenset({"big"}), default=True),
+    )
+    assert partitions(tmp_path / "some.toml", "[partition.x]") == (Partition("x"),)
+    assert partitions(tmp_path / "some.toml", "") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nodes = 1", ":2: partition.x.nodes: 1 is not a list of texts."),
+        ('nodes = ["n["]', ":2: partition.x.nodes: 'n[' is not a list of nodes: write for example n1,n[3-5,7]."),
+        ('nodes = ["a[1-4096]", "b"]', ":2: partition.x.nodes: it names over 4096 nodes: give them a feature, and "),
+        ('features = ["a b"]', ":2: partition.x.features: 'a b' is no feature: nodes have features of at most 32 "),
+        ("max_time = true", ':2: partition.x.max_time: true is not a time: write for example "2h".'),
+        ('max_time = "soon"', ":2: partition.x.max_time: 'soon' is not a time: write minutes, H:M:S, "),
+        ("max_nodes = 0", ":2: partition.x.max_nodes: 0 is not a whole number from 1 to 1048576."),
+        ('priority = "1"', ':2: partition.x.priority: "1" is not a whole number from -1048576 to 1048576.'),
+        ('users = ["nobody-here"]', ":2: partition.x.users: there is no user nobody-here here: check its name."),
+        ('groups = ["nobody-here"]', ":2: partition.x.groups: there is no group nobody-here here: check its name."),
+        ("default = 1", ":2: partition.x.default: 1 is not true or false."),
+        ("max_tim = 1", ":2: partition.x.max_tim: there is no option max_tim: did you mean max_time?"),
+        ("[partition.'a.b']", ": 'a.b' is no name of a partition: use letters, digits, _ and -."),
+        ("default = true\n[partition.y]\ndefault = true", ": several partitions have default = true: leave one."),
+        ("\n".join(f"[partition.p{i}]" for i in range(64)), ": 65 partitions are too many: 64 are possible."),
+    ],
+)
+def test_a_fault_of_a_partition_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    """With its line, if it has one."""
+    with pytest.raises(SchedulerError) as refused:
+        partitions(tmp_path / "some.toml", f"[partition.x]\n{text}\n")
+    assert str(refused.value).startswith(f"{tmp_path}/some.toml{sentence}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["partition = 1", "[partition]\nx = 1"])
+def test_a_partition_is_a_table(tmp_path: Path, text: str) -> None:
+    """Nothing else."""
+    with pytest.raises(SchedulerError, match=r": partition: write a table \[partition\.NAME\] for each partition\.$"):
+        partitions(tmp_path / "some.toml", text)
+
+
+def test_a_policy_that_takes_nodes_as_equal_has_no_partitions(tmp_path: Path) -> None:
+    """It could not heed them."""
+    (tmp_path / "some.toml").write_text("[partition.x]")
+    words = (
+        "scheduler",
+        "--config",
+        str(tmp_path / "some.toml"),
+        "--policy",
+        "fcfs",
+        "--state",
+        str(tmp_path / "state"),
+    )
+    with pytest.raises(
+        SchedulerError, match=r"^policy fcfs treats all nodes as equal, so that there can be no partitions: "
+    ):
+        typer.main.get_command(commands.app)(words, standalone_mode=False)
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.timeout(300)
+def test_partitions_come_and_go_while_a_scheduler_runs(here: Cluster) -> None:
+    """Users see them, and a job gets into them, from the next SIGHUP on."""
+    assert here.cli("submit", "-p", "debug", "--", "true").stderr == (
+        "drom: there is no partition debug: there are none here, so omit --partition.\n"
+    )
+    table = '[partition.debug]\nnodes = ["n1"]\nmax_time = "30m"\n'
+    assert reload(here, f"max_jobs = 5\n{table}") == "reloaded changed=partition kept=none"
+    wait_until(lambda: here.ask("nodes")["nodes"][0]["state"] == "up", lambda: here.log)
+    assert here.cli("submit", "--", "true").stderr.startswith(
+        "drom: the job names no partition, and none is the default: "
+    )
+    number = here.submit("-p", "debug", "--hold", "--", "true")
+    assert "30 min, malleable, partition debug" in here.cli("job", str(number)).stdout
+    head, row = here.cli("queue").stdout.splitlines()
+    assert (head.split()[4], row.split()[4]) == ("PARTITION", "debug")
+    shown = " ".join(here.cli("nodes").stdout.split())
+    assert shown == "NODE STATE CORES PARTITIONS JOBS REASON n1 up 4 debug free"
+    here.ask("hold", job=number, held=False)
+    here.await_state(number, "completed")
+    assert here.cli("history", "--columns", "job,partition").stdout.split()[-2:] == [str(number), "debug"]

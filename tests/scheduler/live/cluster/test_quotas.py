@@ -104,7 +104,7 @@ def test_a_user_has_only_so_many_unfinished_jobs(serve: Callable[..., Server]) -
 def test_a_user_has_only_so_many_bytes_in_the_queue(serve: Callable[..., Server]) -> None:
     """Jobs that were submitted together have their script and variables once."""
     large = {"A": "x" * 400_000}
-    size = size_of(replace(JOB, environment=large, hold=True))
+    size = size_of(replace(JOB, environment=large, hold=True, time=Settings().default_time))
     server = serve(Settings(max_bytes=size + 1000 * ROW))
     (*_, last) = submit(server, OTHER, 1000, environment=large, hold=True)
     with pytest.raises(ControlError, match=r"^1\.358 MiB are kept for the jobs of user nobody, and with 1\.3"):

@@ -100,6 +100,7 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("constraint, letters", job(), job(constraint=["x" * 33]), "at most 32 letters"),
     ("constraint", job(), job(constraint=many(MOST_WANTS + 1)), "--constraint names 65"),
     ("nodelist", job(), job(nodelist=many(MOST_NODES + 1)), "--nodelist names 4097"),
+    ("partition", job(), job(partition="x" * (LONGEST_NAME + 1)), "--partition has 1025 characters"),
     ("exclude", job(), job(exclude=many(MOST_NODES + 1)), "--exclude names 4097"),
     ("resources", job(), job(resources=dict.fromkeys(many(MOST_WANTS + 1), 1)), "--resources names 65"),
     ("resources, letters", job(), job(resources={"x" * 33: 1}), "at most 32 letters"),

@@ -129,7 +129,7 @@ def test_a_job_cannot_be_made_one_that_never_runs(server: Server) -> None:
     with pytest.raises(ControlError, match=r"^update takes an object of changes: "):
         server._answer({"order": "update", "job": number, "changes": 1}, OTHER)
     job = server.cluster.jobs[number]
-    assert (job.spec.nodes, job.spec.time, job.spec.after) == (1, 0, (("afterok", first),))
+    assert (job.spec.nodes, job.spec.time, job.spec.after) == (1, 3600, (("afterok", first),))
     assert len(server.stored.store.history(number, number)) == 1
 
 
