@@ -22,16 +22,20 @@ from drom.scheduler.live.server.server import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from drom.scheduler.engine.compiler import Policy
+
 ROOT, OTHER = Caller(1, 0), Caller(1, 65534)
 HELD = Spec(command=("true",), folder="/", hold=True)
 
 
 @contextlib.contextmanager
-def scheduler(folder: Path | None = None, settings: Settings | None = None) -> Iterator[Server]:
+def scheduler(
+    folder: Path | None = None, settings: Settings | None = None, policy: Policy | None = None
+) -> Iterator[Server]:
     """Run a scheduler of one node of four cores, whose queue is in a folder."""
     with TemporaryDirectory(dir="/tmp") as scratch:
         about = replace(settings or Settings(), silence=1e9)
-        server = Server(folder or Path(scratch), load_policy("fcfs"), about, Log(quiet=True))
+        server = Server(folder or Path(scratch), policy or load_policy("fcfs"), about, Log(quiet=True))
         hello = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())
         server.cluster.agents.hello(hello, time.time())
         try:

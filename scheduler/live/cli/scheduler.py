@@ -62,7 +62,10 @@ class SchedulerOptions:
         None, "--keys", metavar="DIR", help="The folder with the keys; default: that of `drom keys`."
     )
     default_time: int = typer.Option(
-        f"{USUAL.default_time}s", metavar="TIME", help="Time limit of jobs submitted without --time.", parser=TIME
+        f"{USUAL.default_time}s",
+        metavar="TIME",
+        help="Time limit of jobs submitted without --time.",
+        parser=reader(parse_time),
     )
     max_time: int = typer.Option("", metavar="TIME", help="The longest time limit; default: no bound.", parser=TIME)
     silence: float = typer.Option(
@@ -169,8 +172,7 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
     manager = ServiceManager(os.environ, os.getpid())
     found = load_policy(options.policy, [*LIVE.get(options.policy, ()), *(options.choices or [])])
     check(found)
-    partitions = context.meta[PARTITIONS]
-    _settings(options, partitions, found)
+    settings = _settings(options, context.meta[PARTITIONS], found)
     log = Log()
     if words := announcement(found):
         log("compiling", text=words)
@@ -182,9 +184,7 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         gate_for_agents(options.agents, keys.load(folder)) if options.agents else None,
     )
     state = options.state.absolute()
-    server = Server(
-        state, found, _settings(options, partitions, found), log, durable=options.durable, gates=gates, begins=False
-    )
+    server = Server(state, found, settings, log, durable=options.durable, gates=gates, begins=False)
     stop = _serve_metrics(server, options.metrics, log) if options.metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state, "policy": found.name, "pid": os.getpid(), **ports}

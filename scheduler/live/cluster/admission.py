@@ -33,7 +33,7 @@ def group_of(spec: Spec) -> str:
     if spec.memory:
         wants.append(f"memory={spec.memory}")
     if spec.partition:
-        wants.append(f"partition={spec.partition}")
+        wants.append(f"%{spec.partition}")
     wants += [f"@{name}" for name in spec.nodelist] + [f"!{name}" for name in spec.exclude]
     return ",".join(wants) or ANYWHERE
 

@@ -212,7 +212,7 @@ class UserOrders:
         spec = cluster.changed(job.number, changes)
         if "priority" in changes:
             check_rights(user, [spec])
-        if "partition" in changes:
+        if spec.partition != job.spec.partition:
             check_partition(user, spec.partition, self._stored.settings.partitions)
         if not is_operator(user):
             longest = self._stored.settings.limit
