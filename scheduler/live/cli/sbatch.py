@@ -26,6 +26,7 @@ SAME = {
     "--nodes": "-N",
     "--ntasks": "-n",
     "--output": "-o",
+    "--partition": "-p",
     "--priority": "",
     "--time": "-t",
 }
