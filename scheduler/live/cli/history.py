@@ -156,7 +156,7 @@ def _sums(rows: Sequence[Row]) -> Row:
     return {
         "jobs": len(rows),
         "core_hours": round(sum(row["core_seconds"] for row in rows) / 3600, 6),
-        "mean_wait": sum(waits) / len(waits) if waits else None,
+        "mean_wait": round(sum(waits) / len(waits), 3) if waits else None,
     }
 
 

@@ -96,8 +96,6 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     away, busy = _away(mine), [node.busy for node in mine if node.state == "busy"]
     if not cluster.nodes:
         return "no node has joined yet"
-    if job.spec.partition not in ("", *(one.name for one in cluster.settings.partitions)):
-        return f"there is no partition {job.spec.partition} any more: cancel it, or choose another with drom update"
     if isinstance(cluster.controller, ResourceController) and cluster.controller.waits(job.number):
         return _shortage_of_resources(job, cluster.controller)
     if len(mine) < job.spec.nodes:

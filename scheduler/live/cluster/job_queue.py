@@ -74,6 +74,8 @@ class JobQueue:
         """Return why the policy cannot place a job that was accepted before; empty if it can."""
         if why_not := admission.why_not_under(self._state.policy, spec):
             return f"{why_not}, and it requests certain ones: cancel it, or run the scheduler with --policy sd"
+        if spec.partition not in ("", *(one.name for one in self._state.settings.partitions)):
+            return f"there is no partition {spec.partition} any more: cancel it, or choose another with drom update"
         controller, threads = self._state.controller, max(1, spec.threads)
         if controller and not self._state.policy.divides_nodes and spec.tasks * threads > controller.cores:
             wants = f"{counted(spec.tasks, 'task')} of {counted(threads, 'core')}"

@@ -355,12 +355,12 @@ def test_lines_for_sbatch_are_told_of(
     said = capsys.readouterr()
     submit(script(tmp_path, "#SBATCH --nodes=3", "#DROM --nodes 2"))
 
-    warning = f"drom: {path}: these options of sbatch are left out: --mail-type, -p: see drom submit --help\n"
+    warning = f"drom: {path}: these options of sbatch are left out: --mail-type: see drom submit --help\n"
     assert (said.out, said.err) == ("Submitted job 1\n", warning)
     assert capsys.readouterr().err == f"drom: the #SBATCH lines of {path} are ignored, as it has #DROM lines.\n"
-    assert [(job["nodes"], job["hold"], job["resources"], job["memory"]) for job in submitted] == [
-        (3, True, {"gpu": 2}, 3 << 30),
-        (2, False, {}, 0),
+    assert [(job["nodes"], job["hold"], job["resources"], job["memory"], job["partition"]) for job in submitted] == [
+        (3, True, {"gpu": 2}, 3 << 30, "long"),
+        (2, False, {}, 0, ""),
     ]
 
 

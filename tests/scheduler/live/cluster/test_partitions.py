@@ -102,15 +102,18 @@ def test_a_waiting_job_can_go_to_another_partition(here: FakeCluster) -> None:
 
 
 def test_partitions_may_change_while_jobs_wait(here: FakeCluster) -> None:
-    """A job waits with the reason if its partition is gone, and starts if nodes have come to it."""
+    """A job waits with the reason if its partition is gone, and holds nobody up; nodes may have come to another one."""
     assert here.submit(spec(2))
     waits, lost = here.submit(spec()), here.submit(spec(partition="debug", hold=True))
     assert waits
     assert lost
+    here.cluster.update(lost.number, here.cluster.changed(lost.number, {"priority": 9}), here.now, "root", "")
     here.settle()
     here.settings = replace(SETTINGS, partitions=(replace(LONG, features=frozenset()),))
     here.crash()
     here.cluster.hold(lost.number, here.now, "ann", held=False)
+    assert here.cluster.controller
+    assert here.cluster.controller.waiting == [waits.number]
     here.settle()
     waits, lost = (here.cluster.jobs[job.number] for job in (waits, lost))
     assert waits.state == "running"
