@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from drom.agent.execution import protocol as say
 from drom.agent.system import python_command
 from drom.agent.topology.detect import describe_host
@@ -17,7 +18,7 @@ from drom.scheduler.bench import large_cluster
 from drom.scheduler.bench.simulator import figure
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster.cluster import Cluster
-from drom.scheduler.live.cluster.jobs import User
+from drom.scheduler.live.cluster.jobs import Job, User
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.testbed.local import Client, agents, await_condition, scheduler
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
 NODES, CORES = 4, 4
 LARGE, WIDE, QUEUED = 49, 48, 10_000
 """Nodes, cores of each, and waiting jobs of the pass that is timed."""
+UNLIKE, KINDS = 1000, ((16, 64, 0), (32, 128, 0), (64, 512, 0), (32, 256, 4))
+"""Unlike nodes, and the cores, GiB of memory and GPUs of each kind."""
 PASSES = 30
 STARTS = 30
 SUBMISSIONS = 2000
 NOTHINGS = 400
 FREELY = ("--set", "max_slowdown=infinite")
 EMULATED = ("--emulate", f"pack:1 core:{CORES} pu:1")
+MANY = ("--emulate", f"pack:2 core:{WIDE // 2} pu:1")
 WORDS = ("interval=1", "reservations=nodes", "resolution=1", "max_slowdown=infinite")
 
 MATE = """
@@ -52,17 +56,20 @@ while True:
 def measure(runs: int) -> dict[str, Any]:
     """Measure everything `runs` times; return medians and extremes. Raises ControlError if a part does not answer."""
     passes = [_pass_ms() for _ in range(runs)]
+    divided = [_divided_pass_ms() for _ in range(runs)]
     found: dict[str, list[float]] = {}
     for _ in range(runs):
         for name, value in _once():
             found.setdefault(name, []).append(value)
     rows = [
         ("pass with 10,000 jobs waiting, 49 nodes", "ms", passes, 50.0),
+        ("policy resources: pass with 10,000 jobs waiting, 1,000 unlike nodes", "ms", divided, 100.0),
         ("one-node job: submission to first instruction, p50", "ms", found["start"], 100.0),
         ("guest: submission to first instruction, mate polls each 10 ms, p50", "ms", found["guest"], 200.0),
         ("a submission that survives a kill (2 ms: 500 a second)", "ms", found["NORMAL"], 2.0),
         ("a submission that survives loss of power", "ms", found["FULL"], None),
         ("a one-node job that does nothing, of many on 4 nodes (10 ms: 100 a second)", "ms", found["jobs"], 10.0),
+        ("a one-core job that does nothing, of many on 4 nodes of 48 cores", "ms", found["cores"], 10.0),
     ]
     figures = [*(figure(*row) for row in rows), *large_cluster.measure()]
     return {"schema_version": 1, "machine": describe_host(), "runs": runs, "figures": figures}
@@ -96,6 +103,46 @@ def _pass_ms() -> float:
     return statistics.median(took)
 
 
+def _divided_pass_ms() -> float:
+    """Return the same for jobs that share unlike nodes, each with other amounts of cores, memory and GPUs."""
+    cluster, now, chance = Cluster(load_policy("resources"), Settings()), 1000.0, np.random.default_rng(1)
+    for number in range(UNLIKE):
+        cores, memory, gpus = KINDS[number % len(KINDS)]
+        name, resources = f"n{number}", {"gpu": gpus} if gpus else {}
+        has = cores, 1, memory << 30, resources, ()
+        cluster.agents.hello(say.Hello(say.PROTOCOL, "1", name, "host", "boot", *has, True, now, ()), now)
+    user = User(os.geteuid(), os.getegid(), "bench")
+
+    def submit() -> None:
+        """Submit a job; a quarter of them ask for GPUs."""
+        choices = ((1, 4, 8, 16, 32), (0, 0, 0, 0, 0, 0, 1, 4), (1, 1, 1, 2, 4, 16))
+        cores, gpus, nodes = (int(chance.choice(choice)) for choice in choices)
+        memory, limit = int(chance.integers(1, 60)) << 30, int(chance.integers(60, 86400))
+        wanted = {"gpu": gpus} if gpus else {}
+        spec = Spec(("true",), nodes=nodes, threads=cores, time=limit, folder="/", memory=memory, resources=wanted)
+        cluster.submit(spec, user, now)
+
+    def running() -> list[Job]:
+        return [job for job in cluster.jobs.values() if job.left]
+
+    while len(cluster.jobs) < QUEUED:
+        submit()
+    cluster.turn(now)
+    for _ in running():
+        submit()
+    took = []
+    for job in running()[:PASSES]:
+        now += 1
+        for name in list(job.shares):
+            cluster.members.alive(name, now)
+            cluster.agents.on_message(name, say.Ended(job.number, job.attempt, 0, now, 0.0, 0), now)
+        submit()
+        begin = time.perf_counter()
+        cluster.turn(now)
+        took.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(took)
+
+
 # --- with them ------------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +159,10 @@ def _once() -> Iterator[tuple[str, float]]:
             yield "start", statistics.median(_start_ms(client, home) for _ in range(STARTS))
             yield "jobs", _job_ms(client, home)
             yield "guest", statistics.median(_guest_ms(client, home, turn) for turn in range(5))
+        home = Path(folder) / "cores"
+        with scheduler(home, "--policy", "resources") as client, agents(home, NODES, MANY):
+            client.await_nodes(NODES)
+            yield "cores", _job_ms(client, home)
 
 
 def _submissions(client: Client) -> float:
@@ -146,7 +197,8 @@ def _guest_ms(client: Client, home: Path, turn: int) -> float:
 
 def _job_ms(client: Client, home: Path) -> float:
     """Return the mean milliseconds from the end of one of many jobs that do nothing to the next end."""
-    spec = Spec(command=("true",), folder=str(home), time=60, output="nothing", job_class="rigid").to_json()
+    command, out = ("true",), "nothing"
+    spec = Spec(command, ranks=1, folder=str(home), time=60, output=out, job_class="rigid").to_json()
     begin = time.monotonic()
     client.ask("submit", jobs=[spec], count=NOTHINGS)
     await_condition(lambda: not client.ask("queue")["jobs"])
