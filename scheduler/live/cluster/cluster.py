@@ -73,6 +73,11 @@ class Cluster:
         """The driver of the policy; None before the first node."""
         return self.state.controller
 
+    @property
+    def cores_of_nodes(self) -> int:
+        """The cores of each node; 0 before the first one, and if nodes may be unlike."""
+        return self.controller.cores if self.controller else 0
+
     # --- users ----------------------------------------------------------------------------------------------------
 
     def submit(self, spec: Spec, user: User, now: float) -> Job:

@@ -339,7 +339,7 @@ class UserOrders:
             "policy": self._stored.cluster.policy.name,
             "parameters": self._stored.cluster.policy.parameters(),
             "nodes": list(self._stored.cluster.nodes),
-            "cores": max((node.cores for node in self._stored.cluster.nodes.values()), default=0),
+            "cores": self._stored.cluster.cores_of_nodes,
             "jobs": [row["jobs"] for row in rows],
             "entries": [entry for row in rows for entry in row["entries"]],
             "before": before,

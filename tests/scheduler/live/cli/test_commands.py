@@ -548,6 +548,14 @@ def test_options_of_a_queue_that_do_nothing_are_refused(
     assert str(refused.value).startswith(reason)
 
 
+def test_no_report_is_written_where_jobs_share_nodes_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are of whole nodes, and would be wrong."""
+    told = {"nodes": ["n1"], "cores": 0, "policy": "resources", "jobs": [], "entries": []}
+    answering(monkeypatch, {"history": [told]})
+    with pytest.raises(SchedulerError, match=r"^jobs share nodes of any size under policy resources, and reports and "):
+        drom("queue", "--out", "folder")
+
+
 @pytest.mark.parametrize(("words", "last"), [((), 100_000), (("--last", "5"), 5), (("--all",), 100_000)])
 def test_a_report_is_about_the_last_jobs(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], last: int) -> None:
     """Of which it is said how many, else about all."""

@@ -99,6 +99,7 @@ def test_tasks_without_nodes_fill_what_is_free(here: FakeCluster) -> None:
     first = submitted(here, ranks=2, threads=4)
     job = submitted(here, ranks=5)
 
+    assert here.cluster.cores_of_nodes == 0
     assert first.shares == {"n2": 8}
     assert job.shares == {"n1": 2, "n0": 3}
     assert {name: job.tasks_on(name) for name in job.shares} == {"n1": 2, "n0": 3}
