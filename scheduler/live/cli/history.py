@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.agent.text import WordError, clock, cut_middle, escaped, in_words, iso, parse_duration, table
-from drom.scheduler.live.cli.tables import moment
+from drom.scheduler.live.cli.tables import label, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -71,7 +71,7 @@ def _field(name: str, shown: Callable[[Any, float], str] = _plain) -> Column:
 
 
 COLUMNS = {
-    "job": _field("job"),
+    "job": Column(label, _plain),
     "name": _field("name", _name),
     "user": _field("user"),
     "state": _field("state"),

@@ -91,8 +91,8 @@ def test_csv_has_numbers_and_utc() -> None:
     """Nothing is rounded for reading."""
     assert records(ROWS[1:3], ("job", "ended", "started", "wait", "state"), NOON) == [
         ["job", "ended", "started", "wait", "state"],
-        [2, "2026-11-20T12:00:00Z", "2026-11-20T11:00:00Z", 60.0, "failed"],
-        [3, "2026-11-19T12:00:00Z", None, None, "cancelled"],
+        ["2", "2026-11-20T12:00:00Z", "2026-11-20T11:00:00Z", 60.0, "failed"],
+        ["3", "2026-11-19T12:00:00Z", None, None, "cancelled"],
     ]
 
 
