@@ -664,7 +664,7 @@ def _change(answer: dict[str, Any], done: str, *, as_json: bool) -> None:
     """Print the jobs that an order has changed. Raises SchedulerError with a line for each reason why one was not."""
     changed = answer["jobs"]
     if as_json:
-        output.emit({"schema_version": SCHEMA_VERSION, "jobs": changed})
+        output.emit({"schema_version": SCHEMA_VERSION, "jobs": list(map(tables.for_scripts, changed))})
     elif len(changed) <= MOST_SAID:
         for one in changed:
             output.say(f"{done} job {tables.label(one)}")

@@ -151,7 +151,7 @@ class UserOrders:
                     refused[str(error)] = None
                 else:
                     changed.append(job)
-        rows = [{"job": job.number, "array": job.array, "index": job.index, "state": job.state} for job in changed]
+        rows = list(map(self._overview, changed))
         about = {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "jobs": rows}
         after = chosen[MOST_AT_ONCE - 1].number if len(chosen) > MOST_AT_ONCE else None
         return about | {"refused": list(refused)[:MOST_SAID], "after": after}
