@@ -16,6 +16,7 @@ from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.images import CheckpointError
 from drom.agent.checkpoint.processes import kill
 from drom.agent.system import proc
+from drom.agent.system.mounts import detach_below
 
 if TYPE_CHECKING:
     from drom.agent.checkpoint.images import Image
@@ -66,8 +67,9 @@ class Containers:
         return [*self._runc, "--log", str(folder / "runc.log"), "restore", *options, *where]
 
     def clean(self, image: Image, folder: Path, since: int) -> None:  # noqa: ARG002 - as of the other way
-        """Kill what CRIU left of a container."""
+        """Kill what CRIU left of a container, and detach what it had mounted in the folder of the image."""
         self.remove(image.job)
+        detach_below(folder)
 
     @property
     def _runc(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from drom.agent.checkpoint.images import (
 )
 from drom.agent.system.ancestors import fault_above
 from drom.agent.system.files import lock_folder, read_plain
+from drom.agent.system.mounts import remove_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,7 @@ class Entry:
         """Remove the image, unless CRIU changes its state at the same time."""
         with contextlib.suppress(CheckpointError):
             self.rename(REMOVED)
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_folder(self.path)
 
     def release(self) -> None:
         """Unlock the image."""
@@ -138,7 +139,7 @@ class ImageStore:
             if image and (image.job, image.generation) == name[:2] and name[2] != REMOVED:
                 yield Entry(image, name[2], self.path)
             elif (lock := _try_lock(path)) is not None:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_folder(path)
                 os.close(lock)
 
     def begin(self, image: Image, estimate: int) -> Entry:

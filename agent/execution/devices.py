@@ -25,9 +25,10 @@ def variables(start: Start, resources: Mapping[str, int], *, amd: bool) -> dict[
     """Return the variables of a job on a node with these resources; `amd`: its GPUs are of AMD.
 
     ``DROM_DEVICES_GPU=0,2``, and likewise for each counted resource that the job has. On a node with GPUs those of
-    their runtimes as well; a job that asked for none has empty ones, and sees no GPU of NVIDIA or AMD. ROCm hides GPUs
-    by ROCR_VISIBLE_DEVICES and numbers the others anew, so that HIP, which also reads CUDA_VISIBLE_DEVICES, must have
-    no other of these variables. ZE_AFFINITY_MASK is for GPUs of Intel.
+    their runtimes as well; a job that asked for none sees no GPU of NVIDIA or AMD: no GPU is called -1 there, as HIP
+    and OpenCL take an empty list for all. ROCm hides GPUs by ROCR_VISIBLE_DEVICES and numbers the others anew, so that
+    HIP, which also reads CUDA_VISIBLE_DEVICES, must have no other of these variables. ZE_AFFINITY_MASK is for GPUs of
+    Intel.
     """
     named = ((re.sub("[^A-Z0-9]", "_", name.upper()), ids) for name, ids in start.devices.items())
     found = {f"DROM_DEVICES_{name}": _list(ids) for name, ids in named if ids}
@@ -35,8 +36,10 @@ def variables(start: Start, resources: Mapping[str, int], *, amd: bool) -> dict[
         return found
     mine = _list(start.devices.get(GPU, ()))
     if amd:
-        return found | {_AMD: mine}
-    return found | dict.fromkeys(_CUDA, mine) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | ({_INTEL: mine} if mine else {})
+        return found | {_AMD: mine or "-1"}
+    theirs = {_INTEL: mine} if mine else {}
+    cuda, container = _CUDA
+    return found | theirs | {cuda: mine or "-1", container: mine or "void", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def _list(ids: Iterable[int]) -> str:

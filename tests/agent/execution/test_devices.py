@@ -29,11 +29,11 @@ RESOURCES = {"gpu": 4, "fast-disk": 2}
             },
         ),
         ({"gpu": (2,)}, True, {"DROM_DEVICES_GPU": "2", "ROCR_VISIBLE_DEVICES": "2"}),
-        ({}, True, {"ROCR_VISIBLE_DEVICES": ""}),
+        ({}, True, {"ROCR_VISIBLE_DEVICES": "-1"}),
         (
             {},
             False,
-            {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            {"CUDA_VISIBLE_DEVICES": "-1", "NVIDIA_VISIBLE_DEVICES": "void", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         ),
     ],
 )
