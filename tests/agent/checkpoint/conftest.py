@@ -22,6 +22,7 @@ from drom.agent.checkpoint.processes import Processes
 from drom.agent.checkpoint.saver import Saver
 from drom.agent.checkpoint.store import ImageStore
 from drom.agent.system import proc
+from drom.agent.system.mounts import detach_below
 
 from tests.support.paths import ROOT
 
@@ -239,3 +240,10 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> str:
 def counting(counter: str, tmp_path: Path) -> Counting:
     """Return a small counting program."""
     return Counting((counter, str(tmp_path / "numbers"), "10"), tmp_path / "numbers")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+    """A killed CRIU leaves mounts in images of jobs that run; nothing of them stays after a test."""
+    yield
+    detach_below(tmp_path)
