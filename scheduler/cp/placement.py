@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from drom.agent.system.numba_cache import cache_folder, start_without_scipy
 from drom.scheduler import interface
+from drom.scheduler.allocation import backfill
+from drom.scheduler.allocation.backfill import room
 from drom.scheduler.interface import NEVER, routine
 
 if TYPE_CHECKING:
@@ -123,18 +125,6 @@ def add(free: Ints, jobs: Jobs, job: int, node: Ints, sign: int) -> None:
                 for r in range(free.shape[1]):
                     free[node[unit], r] += sign * jobs.request[chunk, r]
             unit += 1
-
-
-@routine
-def room(free: Ints, request: Ints, most: int) -> int:
-    """Return how many units of a request fit into the free resources of a node, at most `most`."""
-    fit = most
-    for r in range(len(request)):
-        if free[r] < request[r]:
-            return 0
-        if request[r] > 0:
-            fit = min(fit, 1 if free[r] < 2 * request[r] else free[r] // request[r])  # a division takes long
-    return fit
 
 
 @routine
@@ -281,7 +271,7 @@ def compiled() -> Compiled:
     if numba.config.DISABLE_JIT:
         return Compiled(plan_in_order, any_fits)
     start_without_scipy()
-    folder = cache_folder("cp", [Path(str(module)) for module in (__file__, interface.__file__)])
+    folder = cache_folder("cp", [Path(str(module)) for module in (__file__, interface.__file__, backfill.__file__)])
     configured = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or configured)
     try:
