@@ -93,6 +93,8 @@ class Executions:
 
     def _free_devices(self, job: Job, node: Node) -> dict[str, list[int]]:
         """Return the first identities of counted resources that no job on a node has, as many as a job asks for."""
+        if not job.spec.resources:
+            return {}
         there = [part.job.devices.get(node.name, {}) for part in self._placements.on(node.index)]
         found = {}
         for name, amount in job.spec.resources.items():

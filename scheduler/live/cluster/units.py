@@ -54,8 +54,8 @@ def check(spec: Spec, hosts: Collection[Node]) -> None:
     rest, asked = count, amounts(spec)
     for node in hosts:
         rest -= min(_room(asked, node), most)
-    if rest <= 0:
-        return
+        if rest <= 0:
+            return
     fit = count - rest
     wanted = f"{counted(count, 'part')} with {in_sentence(spec)} each" if count > 1 else in_sentence(spec)
     room = f"have room for {fit} of them" if count > 1 and fit else "do not have so much together"
