@@ -27,7 +27,7 @@ from drom.scheduler import interface
 from drom.scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
 from drom.scheduler.engine import state as world
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.policies import nodesets, profile, scaling, timetable
+from drom.scheduler.policies import guided, nodesets, profile, scaling, timetable
 from drom.scheduler.predictors import knowledge
 from drom.workloads.errors import short
 from drom.workloads.workload import make_workload
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 numba: Any = importlib.import_module("numba")  # untyped
 
 BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp", "resources")
-_SHARED = (interface, nodesets, profile, scaling, timetable)
+_SHARED = (interface, guided, nodesets, profile, scaling, timetable)
 _ENGINE = (
     interface,
     knowledge,

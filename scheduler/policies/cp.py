@@ -6,7 +6,12 @@ The plan follows the parameters in `options`: a start for each job, NEVER if it 
 
 from __future__ import annotations
 
-from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, plan, start
+from typing import TYPE_CHECKING
+
+from drom.scheduler.policies.guided import carry_out
+
+if TYPE_CHECKING:
+    from drom.scheduler.interface import Actions, Event, Floats, State
 
 OPTIONS = {"window": 8.0, "work": 0.01, "most": 150.0}
 """Jobs that CP-SAT orders at once, its deterministic time per call, and above how many waiting jobs a rule decides."""
@@ -25,10 +30,4 @@ def check(options: dict[str, float]) -> str:
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
     """Start the waiting jobs whose planned time has come, and record the planned starts of the others."""
-    for job in state.queue:
-        begin = options[PARAMETERS + job]
-        if begin == state.now:
-            start(actions, job)
-        elif begin != NEVER and begin != state.jobs.planned[job]:
-            plan(actions, job, int(begin))
-    return NEVER
+    return carry_out(state, options[PARAMETERS:], actions)

@@ -7,8 +7,13 @@ that `drom.scheduler.allocation.guide` finds: with ``depth=1`` that is EASY back
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from drom.scheduler.allocation.backfill import MOST_DEPTH
-from drom.scheduler.interface import NEVER, Actions, Event, Floats, State, plan, start
+from drom.scheduler.policies.guided import carry_out
+
+if TYPE_CHECKING:
+    from drom.scheduler.interface import Actions, Event, Floats, State
 
 OPTIONS = {"depth": 1.0, "order": 0.0}
 """How many waiting jobs have reservations (0: first-fit), and the order in which jobs are considered."""
@@ -27,10 +32,4 @@ def check(options: dict[str, float]) -> str:
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
     """Start the waiting jobs whose time has come, and record the reservations of others."""
-    for job in state.queue:
-        begin = options[PARAMETERS + job]
-        if begin == state.now:
-            start(actions, job)
-        elif begin != NEVER and begin != state.jobs.planned[job]:
-            plan(actions, job, int(begin))
-    return NEVER
+    return carry_out(state, options[PARAMETERS:], actions)
