@@ -180,6 +180,11 @@ class Options:
         Kind(str, "SIZE", "auto, off or a size such as 64G", re.compile(r"auto|off|[1-9][0-9]{0,14}[KMGT]?").fullmatch),
         "Memory that jobs may declare together (--mem): auto is the machine's, off does not count it.",
     )
+    memory_limits: str = _option(
+        "auto",
+        Kind(str, "WHETHER", "auto or off", ("auto", "off").__contains__),
+        "Limit the memory of a scheduler's jobs to what they ask for (--mem) where control groups can; off: never.",
+    )
     avoid_load: float = _option(
         0.0,
         _SHARE,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from drom.agent.control.gate import RemoteEndpoint
     from drom.agent.control.keys import Keys
     from drom.agent.daemon.daemon import Daemon
+    from drom.agent.enforcement.memory_limits import MemoryLimits
     from drom.agent.execution.executor import Membership
     from drom.agent.placement.kernel.background import CompiledKernel
     from drom.agent.topology.machine import Topology
@@ -141,7 +142,7 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
         cpusets=None if machine.emulated else cpusets.build(directory, raised=options.enforce == "cpuset"),
         quotas=UserQuotas(options.users_max_tasks, frozenset({0, os.geteuid()})),
         gate=gate,
-        membership=_membership(options),
+        membership=_membership(options, log),
         reread=None if machine.emulated else lambda: _reread(machine, reserved, words=bool(options.topology)),
         history=_history(options),
         slurm_limits=options.slurm_limits,
@@ -187,7 +188,7 @@ def _gate(options: Options, log: Log) -> RemoteEndpoint | None:
     return gate
 
 
-def _membership(options: Options) -> Membership | None:
+def _membership(options: Options, log: Log) -> Membership | None:
     """Return the node's membership in a scheduler's cluster, None if it has none. Raises `ControlError`."""
     if options.scheduler is None:
         return None
@@ -198,7 +199,21 @@ def _membership(options: Options) -> Membership | None:
 
     own = keys_of(options) if connection.host_of(options.scheduler) else None
     node, resources = options.node or socket.gethostname(), resources_of(options.resources)
-    return Membership(options.scheduler, node, options.spool_path, resources, options.features, own)
+    limits = _memory_limits(options, log)
+    return Membership(options.scheduler, node, options.spool_path, resources, options.features, own, limits)
+
+
+def _memory_limits(options: Options, log: Log) -> MemoryLimits | None:
+    """Return what limits the memory of jobs, None if nothing does, which is logged with the reason."""
+    if options.memory_limits == "off":
+        return None
+    from drom.agent.enforcement import memory_limits
+
+    try:
+        return memory_limits.find(Path(options.runtime_dir), fenced=options.enforce == "cpuset")
+    except ControlError as error:
+        log("memory_not_limited", reason=f"jobs may use more memory than they ask for (--mem): {error}")
+        return None
 
 
 def keys_of(options: Options) -> Keys:

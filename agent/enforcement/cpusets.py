@@ -107,24 +107,24 @@ class TaskCpusets:
         return True
 
 
-def find(root: Path) -> tuple[Path, Path]:
+def find(root: Path, controller: str = "cpuset", advice: str = ADVICE) -> tuple[Path, Path]:
     """Return where the cgroup hierarchy is mounted below `root`, and the group for the tasks; nothing is changed.
 
-    Raises `ControlError` with a sentence if no groups can be created.
+    Raises `ControlError` with a sentence, which ends with `advice`, if no groups with `controller` can be created.
     """
     mounts = parse_mounts(_text(root / "proc/self/mountinfo"))
     mount = next((root / place.lstrip("/") for kinds, _, place in mounts if V2 in kinds), None)
     if mount is None:
-        raise ControlError(f"no control groups of version 2 are mounted here: {ADVICE}.")
+        raise ControlError(f"no control groups of version 2 are mounted here: {advice}.")
     path = parse_cgroups(_text(root / "proc/self/cgroup")).get(V2, "/")
     if os.access(mount / HOLDER / "cgroup.subtree_control", os.W_OK):
         path = f"/{HOLDER}"
     own = mount / path.lstrip("/")
-    if "cpuset" not in _words(own / "cgroup.controllers"):
-        raise ControlError(f"the cpuset controller is not delegated to the control group {path}: {ADVICE}.")
+    if controller not in _words(own / "cgroup.controllers"):
+        raise ControlError(f"the {controller} controller is not delegated to the control group {path}: {advice}.")
     base = own.parent if own.name == OWN else own / BELOW_ROOT if own == mount else own
     if not all(os.access(file, os.W_OK) for file in (own, own / "cgroup.procs", own / "cgroup.subtree_control")):
-        raise ControlError(f"the control group {path} is not delegated to this user: {ADVICE}.")
+        raise ControlError(f"the control group {path} is not delegated to this user: {advice}.")
     return mount, base
 
 
@@ -137,7 +137,7 @@ def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> TaskCpu
     try:
         mount, base = find(root)
         if raised:
-            _prepare(mount, base)
+            prepare(mount, base, "cpuset")
     except ControlError:
         if raised:
             raise
@@ -148,13 +148,14 @@ def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> TaskCpu
     return TaskCpusets(mount, base, runtime_dir, raised=raised)
 
 
-def _prepare(mount: Path, base: Path) -> None:
+def prepare(mount: Path, base: Path, controller: str) -> None:
+    """Let groups below `base` have `controller`; processes of `base` move into a group below it. Raises OSError."""
     (base / OWN).mkdir(parents=True, exist_ok=True)
     ours = set() if base == mount / HOLDER else {os.getpid()}
     _move(base / OWN, lambda: ({*_pids(base)} | ours) - set(_pids(base / OWN)))
     for group in (mount, base) if base.parent == mount else (base,):
-        if "cpuset" not in _words(group / "cgroup.subtree_control"):
-            (group / "cgroup.subtree_control").write_text("+cpuset", encoding="ascii")
+        if controller not in _words(group / "cgroup.subtree_control"):
+            (group / "cgroup.subtree_control").write_text(f"+{controller}", encoding="ascii")
 
 
 def _move(group: Path, processes: Callable[[], Collection[int]]) -> bool:

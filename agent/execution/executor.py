@@ -13,6 +13,7 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from drom.agent.enforcement import memory_limits
 from drom.agent.errors import Refused
 from drom.agent.execution import devices, launch, protocol, spool
 from drom.agent.execution.connection import SchedulerConnection
@@ -21,12 +22,14 @@ from drom.agent.execution.remote_steps import RemoteSteps
 from drom.agent.execution.supervisor import PATIENCE, Attempt, StepSupervisor, send_signal
 from drom.agent.model.jobs import Reservation
 from drom.agent.system import proc
+from drom.agent.text import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from drom.agent.control.keys import Keys
+    from drom.agent.enforcement.memory_limits import MemoryLimits
     from drom.agent.execution.host import Host
     from drom.agent.execution.protocol import FromAgent, ToAgent
     from drom.agent.model.jobs import Task
@@ -46,6 +49,7 @@ class Membership:
     """The scheduler that a node belongs to, and the node's name and attributes.
 
     `address` is a ZeroMQ endpoint, to which the keys `own` are shown (None: no keys); `resources` are counted ones.
+    `limits` makes the control groups that limit the memory of jobs (None: it is not limited).
     """
 
     address: str
@@ -54,6 +58,7 @@ class Membership:
     resources: dict[str, int]
     features: tuple[str, ...] = ()
     own: Keys | None = None
+    limits: MemoryLimits | None = None
 
 
 class JobExecutor(NoScheduler):
@@ -84,10 +89,12 @@ class JobExecutor(NoScheduler):
             if start is None:
                 self._kill_unknown(folder)
                 continue
-            attempt = Attempt(start, folder, folder.cores() or start.cores)
+            attempt = Attempt(start, folder, folder.cores() or start.cores, group=folder.group())
             self.attempts[attempt.key] = attempt
             self._remote.steps.take_up(attempt)
             self._look(attempt)
+        if membership.limits:
+            membership.limits.remove_all_but([attempt.group for attempt in self.attempts.values()])
 
     def _kill_unknown(self, folder: spool.Folder) -> None:
         """End an attempt with an unreadable folder; the next Hello tells the scheduler that it is not here."""
@@ -215,6 +222,7 @@ class JobExecutor(NoScheduler):
             emulated=host.settings.topology.emulated,
             time=time.time(),
             jobs=tuple(known),
+            limits_memory=self._membership.limits is not None,
         )
 
     def _most(self, attempt: Attempt) -> int:
@@ -231,7 +239,9 @@ class JobExecutor(NoScheduler):
             self._log_reason(protocol.Refused(job, number, fault, attempt.note or reason))
         elif attempt.state == "ended":
             used = (status.time, status.cpu_seconds, status.max_rss)
-            self._log_reason(protocol.Ended(job, number, status.status, *used, attempt.note))
+            self._log_reason(
+                protocol.Ended(job, number, status.status, *used, attempt.note, over_memory=attempt.over_memory)
+            )
         elif attempt.state != "starting":
             self._log_reason(protocol.Started(job, number, attempt.pid, time.time()))
 
@@ -257,6 +267,8 @@ class JobExecutor(NoScheduler):
         except Refused as refusal:
             return ("busy" if start.cores <= len(self._node.cores) else "node"), str(refusal)
         attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
+        if self._membership.limits and start.memory:
+            attempt.group = self._membership.limits.group(*attempt.key)
         try:
             self._supervisor.begin(attempt)
         except Exception as error:
@@ -310,6 +322,7 @@ class JobExecutor(NoScheduler):
             left = self._processes_of(attempt, stats)
             if killed:
                 left |= self._supervisor.orphans_of(attempt.start.job, attempt.start.uid, stats)
+                left |= memory_limits.processes(attempt.group) if attempt.group else set()
                 left |= {pid for pid, start in attempt.doomed.items() if _is_ending(stats.get(pid), start)}
             self._kill(attempt, left, stats, now)
             if left or steps or (job and job.reserved and job.present):
@@ -322,6 +335,10 @@ class JobExecutor(NoScheduler):
             attempt.note = (
                 "its supervisor on the node was killed, or the node was rebooted: its exit status is unknown."
             )
+        elif attempt.group and memory_limits.exceeded(attempt.group):
+            attempt.over_memory = True
+            had = in_words(attempt.start.memory)
+            attempt.note = f"it needed more than its {had} of memory: ask for more with --mem."
         refused = attempt.status is not None and attempt.status.refused
         attempt.state = "refused" if refused else "ended"
         code = attempt.status.status if attempt.status else "unknown"

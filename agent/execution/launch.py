@@ -204,7 +204,7 @@ def remove_script(start: Start, place: LaunchSite) -> None:
             path.parent.rmdir()  # unless there are others
 
 
-def instructions(start: Start, place: LaunchSite) -> bytes:
+def instructions(start: Start, place: LaunchSite, group: Path | None) -> bytes:
     """Return the instructions that drom-step reads (`struct instructions` in step.h)."""
     argv, held = command(start, place), start.mode == "hold"
     paths = [expand(path or "", start, place.node) for path in (start.input, start.output, start.error)]
@@ -213,6 +213,7 @@ def instructions(start: Start, place: LaunchSite) -> bytes:
         "1" if start.attempt > 1 else "0",
         "/" if held else start.cwd,
         *([""] * 3 if held else paths),
+        str(group / "cgroup.procs") if group else "",
         str(len(argv)),
         *argv,
         *(f"{name}={value}" for name, value in environment(start, place).items()),
@@ -220,18 +221,18 @@ def instructions(start: Start, place: LaunchSite) -> bytes:
     return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
-def spawn(start: Start, place: LaunchSite, lock: int) -> tuple[int, int]:
+def spawn(start: Start, place: LaunchSite, lock: int, group: Path | None) -> tuple[int, int]:
     """Start drom-step; return its pid, and a descriptor that becomes readable once the program runs.
 
     It delivers the program's pid, or the end of the file if the program will never run. `lock` is the descriptor of the
-    folder that locks it. Raises OSError.
+    folder that locks it. The program runs in the control group `group`. Raises OSError.
     """
     told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     descriptors = [tell]
     try:
         descriptors.append(what := os.memfd_create("instructions", os.MFD_CLOEXEC))
         with os.fdopen(what, "wb", closefd=False) as file:
-            file.write(instructions(start, place))
+            file.write(instructions(start, place, group))
         numbers = (what, lock, tell)
         pid = os.posix_spawn(
             _step(),

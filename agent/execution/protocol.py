@@ -190,7 +190,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The node is present, with `cores` units of up to `cpus_per_core` CPUs each; `memory` 0: unknown."""
+    """The node is present, with `cores` units of up to `cpus_per_core` CPUs each; `memory` 0: unknown.
+
+    `limits_memory`: jobs get no more memory here than `Start.memory`.
+    """
 
     protocol: int = field(metadata=_is(_whole(0)))
     version: str = field(metadata=_is(_NAME))
@@ -205,6 +208,7 @@ class Hello:
     emulated: bool = field(metadata=_is(_switch))
     time: float = field(metadata=_is(_real))
     jobs: tuple[Known, ...] = field(metadata=_is(_many(lambda value: _fields(Known, value), most=MOST_ON_NODE)))
+    limits_memory: bool = field(metadata=_is(_switch), default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +255,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The job is over: `status` is its exit code, or -N when signal N ended it. `max_rss` is of its largest process."""
+    """The job is over: `status` is its exit code, or -N when signal N ended it. `max_rss` is of its largest process.
+
+    `note` says why the node has lost it or, with `over_memory`, that it needed more memory than it may have.
+    """
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
@@ -260,6 +267,7 @@ class Ended:
     cpu_seconds: float = field(metadata=_is(_real))
     max_rss: int = field(metadata=_is(_SIZE))
     note: str = field(metadata=_is(_SENTENCE), default="")
+    over_memory: bool = field(metadata=_is(_switch), default=False)
 
 
 @dataclass(frozen=True, slots=True)

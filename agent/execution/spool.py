@@ -6,6 +6,7 @@
     status.new   blanks, so that a full disk keeps no status from being written
     status       how it ended, written by drom-step, complete
     cores        the number of cores ordered since
+    group        the control group that limits its memory, if there is one, before that is made
 
 The folder itself is locked (flock) from before drom-step is started until drom-step has died. These files and the
 lock together give the state of the attempt: see `Folder.state`.
@@ -22,8 +23,10 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.enforcement import memory_limits
 from drom.agent.execution.protocol import Start, as_json, from_json
 from drom.agent.system.ancestors import fault_above
 from drom.agent.system.files import lock_folder
@@ -32,7 +35,6 @@ from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 STATUS_SIZE = 512
 """Bytes kept for a status; as in drom-step."""
@@ -44,7 +46,7 @@ or the machine was booted again."""
 
 OURS = re.compile(r"[1-9]\d{0,17}\.[1-9]\d{0,8}", re.ASCII)
 """The name of an attempt's folder: the number of its job and of the attempt."""
-FILES = frozenset({"start.json", "start.new", "pid", "status", "status.new", "cores", "cores.new"})
+FILES = frozenset({"start.json", "start.new", "pid", "status", "status.new", "cores", "cores.new", "group"})
 """The files in the folder of an attempt."""
 FIELDS = frozenset(one.name for one in fields(Start))
 
@@ -153,8 +155,22 @@ class Folder:
         except (FileNotFoundError, ValueError):
             return None
 
+    def confine(self, group: Path, memory: int) -> None:
+        """Make the control group that limits the memory of the attempt to so many bytes. Raises OSError."""
+        (self.path / "group").write_bytes(os.fsencode(group))
+        memory_limits.make(group, memory)
+
+    def group(self) -> Path | None:
+        """Return the control group that limits the memory of the attempt, None if there is none."""
+        try:
+            return Path(os.fsdecode((self.path / "group").read_bytes()))
+        except OSError:
+            return None
+
     def remove(self) -> None:
-        """Remove the folder and its contents, as far as possible."""
+        """Remove the folder and its contents, and its control group, as far as possible."""
+        if group := self.group():
+            memory_limits.remove(group)
         with contextlib.suppress(OSError):
             (self.path / "start.json").unlink()  # first: what remains then counts as never begun
         shutil.rmtree(self.path, ignore_errors=True)

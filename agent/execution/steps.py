@@ -61,7 +61,7 @@ class Steps:
                 msg = f"{about}, and may have no more: use fewer launches, or several jobs."
                 raise Refused(msg)
             start = _start(job, ("/bin/sh", "-c", command), folder)
-            step = self._add(job, number, Attempt(start, self._folder(job, number), 0))
+            step = self._add(job, number, Attempt(start, self._folder(job, number), 0, group=job.group))
             try:
                 self._supervisor.begin(step.attempt, replace(start, env={}, argv=start.argv[:1]))
             except OSError:
@@ -147,4 +147,5 @@ class Steps:
 def _start(job: Attempt, argv: tuple[str, ...], folder: str) -> Start:
     """Return the start of a command of a job: as a task for a script, which is a task on its own node, too."""
     mode = "run" if job.start.script else "launch"
-    return replace(job.start, mode=mode, argv=argv, cwd=folder, script="", input=None, output=None, error=None)
+    start = replace(job.start, mode=mode, argv=argv, cwd=folder, script="", input=None, output=None, error=None)
+    return replace(start, memory=0)  # the group of the job limits it

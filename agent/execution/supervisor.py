@@ -16,6 +16,7 @@ from drom.agent.system import proc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from drom.agent.execution.launch import LaunchSite
     from drom.agent.execution.protocol import Start
@@ -39,7 +40,8 @@ class Attempt:
     Processes left at `kill_at` are killed, repeatedly; `killed` is the time of the first SIGKILL, and `survives` says
     that it has not ended them in time. `doomed` are the killed processes and their start times: one
     that is ending has no environment any more by which it could be found again. `unsent` signals wait for a process to
-    receive them.
+    receive them. `group` is the control group that limits its memory (None: there is none), and `over_memory` says
+    that it needed more.
     """
 
     start: Start
@@ -58,6 +60,8 @@ class Attempt:
     survives: bool = False
     doomed: dict[int, int] = field(default_factory=dict)
     unsent: list[int] = field(default_factory=list)
+    group: Path | None = None
+    over_memory: bool = False
 
     @property
     def key(self) -> tuple[int, int]:
@@ -104,7 +108,9 @@ class StepSupervisor:
         try:
             lock = self._lock(attempt)
             launch.write_script(attempt.start, self._place)
-            attempt.keeper, attempt.told = launch.spawn(attempt.start, self._place, lock)
+            if attempt.group and attempt.start.memory:  # commands of a job are in the job's group
+                attempt.folder.confine(attempt.group, attempt.start.memory)
+            attempt.keeper, attempt.told = launch.spawn(attempt.start, self._place, lock, attempt.group)
         except OSError:
             self.clear(attempt)
             raise

@@ -53,7 +53,8 @@ _NAMES = {
     """,
     Level.NOTICE: """
         adopted cluster_joined confined cpus_avoided cpus_changed enforced foreign_jobs frozen handed_over job_requeued
-        node_joined order queue_unstuck ready recovered reloaded repaired request_refused stopped thawed
+        memory_not_limited node_joined order queue_unstuck ready recovered reloaded repaired request_refused stopped
+        thawed
     """,
     Level.INFO: """
         applied arrived bound compiled compiling excluded job_cancelled job_completed job_ended job_ending job_failed

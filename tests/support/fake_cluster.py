@@ -34,7 +34,10 @@ SETTINGS = Settings(give_up=1e9, kill_wait=5.0)
 
 @dataclass
 class Attempt:
-    """An attempt of a job as a node knows it; once it is over, with its status and when that was."""
+    """An attempt of a job as a node knows it; once it is over, with its status and when that was.
+
+    `over_memory` is what the node says of one that needed too much memory.
+    """
 
     state: str
     cores: int
@@ -43,6 +46,7 @@ class Attempt:
     ordered: deque[int] = field(default_factory=deque)
     status: int = 0
     ended: float = 0.0
+    over_memory: str = ""
 
 
 @dataclass
@@ -117,7 +121,7 @@ class FakeNode:
     def _ended(self, key: tuple[int, int]) -> say.Ended:
         """Say how an attempt has ended."""
         one = self.known[key]
-        return say.Ended(*key, one.status, one.ended, 1.0, 0)
+        return say.Ended(*key, one.status, one.ended, 1.0, 0, one.over_memory, over_memory=bool(one.over_memory))
 
     def _obey(self, message: say.Resize | say.Signal | say.Forget) -> None:
         key = message.job, message.attempt

@@ -51,6 +51,19 @@ static const char *become_user(uid_t uid, gid_t gid)
     return setgid(gid) < 0 ? "group" : setuid(uid) < 0 ? "user" : NULL;
 }
 
+/* Before the user's rights are taken, who may not do this; children are in the group from their first instruction on. */
+static bool join_group(const char *file)
+{
+    int fd = open(file, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool joined = write(fd, "0", 1) == 1;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return joined;
+}
+
 static bool open_as(int stream, const char *path, int flags)
 {
     int fd = open(*path ? path : "/dev/null", flags | O_NOCTTY, 0666);
@@ -94,6 +107,8 @@ static const char *prepare(const struct instructions *want, pid_t parent)
     const char *failed;
     setsid();
     umask(want->umask);
+    if (*want->group && !join_group(want->group))
+        return "memory";
     if ((failed = become_user(want->uid, want->gid)))
         return failed;
     /* Who kills the keeper kills the program: nobody would know how it ended. After setuid(), which forgets this. */

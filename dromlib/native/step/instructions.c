@@ -8,7 +8,7 @@
 #include "internal.h"
 #include "step.h"
 
-enum { UID, GID, UMASK, APPEND, CWD, INPUT, OUTPUT, ERROR, ARGC, FIRST_ARGUMENT };
+enum { UID, GID, UMASK, APPEND, CWD, INPUT, OUTPUT, ERROR, GROUP, ARGC, FIRST_ARGUMENT };
 
 static char *read_all(int fd, size_t *size)
 {
@@ -61,6 +61,7 @@ bool read_instructions(struct instructions *instructions, int fd)
         .input = words[INPUT],
         .output = words[OUTPUT],
         .error = words[ERROR],
+        .group = words[GROUP],
         .argv = words + FIRST_ARGUMENT,
         .envp = words + end + 1,
     };

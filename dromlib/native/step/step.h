@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 /* What the agent wants run, as strings that each end in a NUL, in this order; then the arguments, `argc` of them, and the
- * environment. An empty path is /dev/null, but an empty `error` is the output. */
+ * environment. An empty path is /dev/null, but an empty `error` is the output, and an empty `group` no control group. */
 struct instructions {
     uid_t uid;
     gid_t gid;
@@ -17,6 +17,7 @@ struct instructions {
     const char *input;
     const char *output;
     const char *error;
+    const char *group; /* the file cgroup.procs of the control group to join */
     char **argv;
     char **envp;
 };

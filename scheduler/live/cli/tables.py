@@ -129,6 +129,7 @@ def nodes(value: dict[str, Any]) -> list[str]:
         ("STATE", [node["state"] for node in rows]),
         ("CORES", [str(node["cores"]) for node in rows]),
         ("MEMORY", [node["memory"] and in_words(node["memory"]) for node in rows]),
+        ("LIMITS", ["memory" if node["limits_memory"] else "" for node in rows]),
         ("FEATURES", [",".join(node["features"]) for node in rows]),
         ("RESOURCES", [",".join(f"{name}={amount}" for name, amount in node["resources"].items()) for node in rows]),
         ("PARTITIONS", [",".join(node.get("partitions", ())) for node in rows]),

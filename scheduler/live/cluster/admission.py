@@ -121,9 +121,14 @@ def _check_names(spec: Spec, nodes: Iterable[Node]) -> None:
 
 def warnings(specs: Iterable[Spec], nodes: Iterable[Node]) -> list[str]:
     """Return warnings for the user of accepted jobs, each a sentence."""
-    if any(spec.memory for spec in specs) and not any(node.memory for node in nodes):
-        return ["no node here reports its memory, so --mem excludes no node."]
-    return []
+    wanting, known = {group_of(spec): spec for spec in specs if spec.memory}, list(nodes)
+    told = []
+    if wanting and not any(node.memory for node in known):
+        told.append("no node here reports its memory, so --mem excludes no node.")
+    fitting = [hosts(spec, known) for spec in wanting.values()]
+    if any(fit and not any(node.limits_memory for node in fit) for fit in fitting):
+        told.append("no node that fits limits the memory of jobs, so --mem stops no job that uses more.")
+    return told
 
 
 _BOUNDS = ("least_factor", "most_factor")

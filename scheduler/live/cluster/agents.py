@@ -174,9 +174,10 @@ class Agents:
         if launcher:
             job.over = min(now, max(job.started or 0.0, message.time - node.skew))
             job.status = message.status
+        if launcher or message.over_memory:
             job.reason = job.reason or message.note
         lost = message.note and not job.verdict if launcher else message.note or not job.verdict
-        if lost:
+        if lost and not message.over_memory:
             self._executions.lose(job, message.note or _how_its_part_ended(node, message.status), now)
         self._executions.leave(part)
         self._executions.end(job, job.verdict or (COMPLETED if message.status == 0 else FAILED), now)

@@ -108,6 +108,8 @@ class Job:
 class Node:
     """A node as its agent describes it. `index` is its place in the policy's arrays; memory is in bytes (0: unknown).
 
+    With `limits_memory` jobs get no more memory there than they ask for.
+
     `heard` is the time of its agent's last message (None: none since this scheduler started), `skew` the seconds by
     which its clock is ahead. `drained` is the reason why no job may start there; empty if jobs may. `busy` is the
     reason why it recently could not start one: it gets none until `again`, after a `pause` in seconds that grows until
@@ -133,6 +135,7 @@ class Node:
     pause: float = 0.0
     again: float | None = None
     partitions: list[str] = field(default_factory=list)
+    limits_memory: bool = False
 
     @property
     def speaks(self) -> bool:

@@ -51,7 +51,7 @@ class Membership:
         node.cores, node.cpus_per_core = message.cores, message.cpus_per_core
         node.memory, node.host = message.memory, message.host
         node.resources, node.features = dict(message.resources), list(message.features)
-        node.boot, node.emulated = message.boot, message.emulated
+        node.boot, node.emulated, node.limits_memory = message.boot, message.emulated, message.limits_memory
         node.partitions = names_of(node, self._state.settings.partitions)
         node.heard, node.gone_since, node.down, node.skew = now, None, False, message.time - now
         if abs(node.skew) > self._state.settings.skew:

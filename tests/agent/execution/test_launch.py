@@ -14,7 +14,7 @@ import pytest
 from drom.agent.execution import launch
 from drom.agent.execution.launch import LaunchSite
 from drom.agent.execution.mpi_hosts import mpi_hosts
-from drom.agent.execution.spool import Status
+from drom.agent.execution.spool import Folder, Status
 from drom.agent.execution.step_requests import LARGEST, parse
 
 from dromlib import native
@@ -176,6 +176,8 @@ def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
         ("spool", 28, "busy"),
         ("spool", 30, "node"),
         ("keeper", 0, "node"),
+        ("memory", 2, "node"),
+        ("memory", 12, "busy"),
         ("program", 8, "job"),
         ("program", 5, "job"),
         ("program", 11, "job"),
@@ -191,6 +193,22 @@ def test_whose_fault_it_is(refused: str, number: int, fault: str) -> None:
     found, sentence = launch.why_refused(Status(refused=refused, errno=number), start(7, "true"), HERE)
 
     assert (found, sentence[-1]) == (fault, ".")
+
+
+def test_a_program_that_cannot_be_limited_does_not_run(tmp_path: Path) -> None:
+    """The process that was to become the program cannot join its control group."""
+    folder = Folder(tmp_path / "7.1")
+    wanted = start(7, "touch", str(tmp_path / "ran"), mode="launch")
+    folder.begin(wanted, "boot")
+    lock = folder.lock()
+    assert lock is not None
+    pid, told = launch.spawn(wanted, LaunchSite("n1", tmp_path), lock, tmp_path / "nosuch")
+    os.close(lock)
+    os.close(told)
+    os.waitpid(pid, 0)
+
+    assert folder.status() == Status(refused="memory", errno=errno.ENOENT)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_launcher_that_the_users_path_finds_is_the_users() -> None:

@@ -50,6 +50,7 @@ FROM_AGENT: list[Any] = [
     Started(1, 1, 77, 3.0),
     Refused(1, 1, "node", "no."),
     Ended(1, 1, -9, 4.0, 0.5, 1 << 20, "gone."),
+    Ended(1, 1, -9, 4.0, 0.5, 1 << 20, "too much.", over_memory=True),
     Resized(1, 1, 3),
     NotResized(1, 1, 3, "no."),
     Post(1, 1, "n1", "n2", {"any": [1, None]}),

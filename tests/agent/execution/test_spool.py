@@ -179,3 +179,19 @@ def test_what_is_no_request_of_a_launcher_is_dropped(data: bytes) -> None:
     assert step_requests.parse(data, 0) is None
     good = b"7\0001\0" + NUMBER + b"\0n2\0/tmp\0orted -x\0"
     assert step_requests.parse(good, 5) == step_requests.Request(7, 1, NUMBER.decode(), "n2", "/tmp", "orted -x", 5)
+
+
+def test_a_control_group_goes_with_its_folder(tmp_path: Path) -> None:
+    """Also one that could not be made, or was removed by somebody else."""
+    folder, group = Folder(tmp_path / "7.1"), tmp_path / "group"
+    folder.begin(start(7, "true"), "boot")
+    assert folder.group() is None
+    with pytest.raises(FileNotFoundError):
+        folder.confine(tmp_path / "nosuch" / "group", 4096)
+    folder.confine(group, 4096)
+    (group / "memory.limit_in_bytes").unlink()  # the kernel's files go with their group
+    assert Folder(tmp_path / "7.1").group() == group
+
+    folder.remove()
+
+    assert list(tmp_path.iterdir()) == []

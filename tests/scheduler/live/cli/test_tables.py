@@ -150,6 +150,7 @@ def test_spans_in_a_history_are_told_as_such() -> None:
 def node(name: str, state: str = "up", **more: Any) -> dict[str, Any]:
     """Return a node as an answer has it."""
     usual = {"cores": 4, "jobs": {}, "drained": "", "busy": "", "memory": 0, "features": [], "resources": {}}
+    usual["limits_memory"] = False
     return {"name": name, "state": state, "heard": NOON, "gone_since": None} | usual | more
 
 
@@ -180,12 +181,15 @@ def test_nodes_are_told_in_the_order_of_their_numbers(monkeypatch: pytest.Monkey
 
 def test_nodes_have_columns_for_what_some_of_them_have() -> None:
     """Memory, features, resources."""
-    rows = [node("n1", memory=2 << 30), node("n2", features=["big", "fast"], resources={"gpu": 2, "port": 1})]
+    rows = [
+        node("n1", memory=2 << 30, limits_memory=True),
+        node("n2", features=["big", "fast"], resources={"gpu": 2, "port": 1}),
+    ]
 
     assert tables.nodes({"nodes": rows, "time": NOON}) == [
-        "NODE  STATE  CORES  MEMORY  FEATURES  RESOURCES     JOBS  REASON",
-        "n1    up     4      2 GiB   -         -             free",
-        "n2    up     4      -       big,fast  gpu=2,port=1  free",
+        "NODE  STATE  CORES  MEMORY  LIMITS  FEATURES  RESOURCES     JOBS  REASON",
+        "n1    up     4      2 GiB   memory  -         -             free",
+        "n2    up     4      -       -       big,fast  gpu=2,port=1  free",
     ]
 
 

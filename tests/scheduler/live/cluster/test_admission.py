@@ -51,8 +51,8 @@ def test_a_job_that_would_wait_for_good_is_refused(after: list[tuple[str, int]],
 
 
 def node(memory: int) -> Node:
-    """Return a node of so many bytes of memory; 0: nobody knows."""
-    return Node(f"n{memory}", 0, 4, memory=memory)
+    """Return a node of so many bytes of memory; 0: nobody knows. It limits that of jobs."""
+    return Node(f"n{memory}", 0, 4, memory=memory, limits_memory=True)
 
 
 def test_memory_that_no_node_has_is_refused() -> None:
@@ -74,3 +74,15 @@ def test_memory_that_no_node_has_is_refused() -> None:
     assert admission.warnings([spec, spec], [node(0)]) == [told]
     assert admission.warnings([spec], [node(8 << 30)]) == []
     assert admission.warnings([replace(spec, memory=0)], [node(0)]) == []
+
+
+def test_memory_that_no_node_limits_is_reported() -> None:
+    """Nodes on which a job cannot be do not count; a cluster without nodes is not known to lack anything."""
+    spec = Spec(command=("true",), folder="/", nodes=1, memory=8 << 30)
+    large, small = replace(node(8 << 30), limits_memory=False), node(1 << 30)
+    told = "no node that fits limits the memory of jobs, so --mem stops no job that uses more."
+
+    assert admission.warnings([spec, spec], [large, small]) == [told]
+    assert admission.warnings([spec], [large, node(9 << 30)]) == []
+    assert admission.warnings([replace(spec, memory=0)], [large]) == []
+    assert told not in admission.warnings([spec], [])

@@ -735,6 +735,23 @@ def lose(here: FakeCluster, job: Job, after: float = 1.0, status: int = -9) -> J
     return job
 
 
+@pytest.mark.parametrize("where", ["n0", "n1"])
+def test_a_job_that_needs_too_much_memory_fails_and_says_so(tmp_path: Path, where: str) -> None:
+    """The job does not wait again as a lost one does: it would need as much again."""
+    here = FakeCluster(tmp_path, POLICY, 2)
+    here.settle()
+    job = here.submit(spec(2, memory=100 << 20))
+    assert job
+    here.settle()
+    note = "it needed more than its 100 MiB of memory: ask for more with --mem."
+    here.nodes[where].known[job.number, 1].over_memory = note
+    here.nodes[where].end((job.number, 1), -9)
+    here.settle()
+
+    assert (job.state, job.reason) == ("failed", note)
+    here.store.close()
+
+
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_job_that_is_lost_soon_after_each_start_is_held(tmp_path: Path, *, crashes: bool) -> None:
     """Its script may end all that its user has on the other nodes; whoever releases it has it tried as often again."""
