@@ -46,8 +46,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(info, top / info.name)
     inside = top / "tests" / "vm"
     inside.mkdir(parents=True)
-    for script in ("__init__.py", "scenario.py", "shapes.py", "changes.py", "fences.py", "batch.py", "service.py"):
-        shutil.copy(HERE / script, inside)
+    for script in ("__init__", "scenario", "shapes", "changes", "fences", "batch", "service", "memory"):
+        shutil.copy(HERE / f"{script}.py", inside)
     (inside.parent / "__init__.py").touch()
     shutil.copytree(HERE.parent / "support", inside.parent / "support")
     for unit in ("drom-agent.service", "drom-tasks.service"):
@@ -176,6 +176,25 @@ def test_each_task_is_fenced_in_by_a_control_group(rig: str, tree: Path) -> None
     (third,), (cpus,) = found["third"]
     assert third == ["task", cpus, [cpus]]
     assert found["without fences"] == ([["home", "", [cpus]]], [])
+
+
+@pytest.mark.timeout(1500)
+def test_the_memory_of_jobs_is_limited_by_cgroup_v2(rig: str, tree: Path) -> None:
+    """In the root group and below that of a service for tasks; agents whose tasks have cpusets limit none."""
+    lines = run_in(rig, tree, (1, 2, 1, 1), "-m tests.vm.memory")
+    assert [line["left"] for line in lines[3::4]] == [[], [], []]
+    in_root, fenced, in_service = (lines[first : first + 3] for first in (0, 4, 8))
+
+    note = "it needed more than its 50 MiB of memory: ask for more with --mem."
+    for found in (in_root, in_service):
+        assert [(line["limits"], line["status"], line["note"]) for line in found] == [
+            (True, -9, note),
+            (True, 0, ""),
+            (True, 0, ""),
+        ]
+    assert [line["below"] for line in in_root[:2]] == ["/drom"] * 2
+    assert [line["below"] for line in in_service[:2]] == ["/system.slice/drom-tasks.service"] * 2
+    assert [(line["limits"], line["status"]) for line in fenced] == [(False, 0)] * 3
 
 
 @pytest.mark.timeout(1500)
