@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class Snapshot(NamedTuple):
     """What is asked: the jobs that wait, all of which fit on the empty nodes, and what running jobs hold.
 
-    `numbers` are those of the waiting jobs, in the order of submission; `requests.kind` are rows of `suited`, which
-    lists nodes by preference, then NOBODY. `capacity` has shape ``(nodes, resources)``.
+    `numbers` are those of the waiting jobs, in the order of submission, and `expected` the waits that they expect, in
+    seconds; `requests.kind` are rows of `suited`, which lists nodes by preference, then NOBODY. `capacity` has shape
+    ``(nodes, resources)``.
     """
 
     now: int
@@ -22,6 +23,7 @@ class Snapshot(NamedTuple):
     suited: Ints
     numbers: list[int]
     submitted: Ints
+    expected: Ints
     requests: Requests
     held: Held
 

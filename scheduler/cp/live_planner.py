@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from drom.scheduler.allocation.snapshot import Snapshot
     from drom.scheduler.interface import Ints
 
-HOUR = 3600
-
 
 class LivePlanner:
     """Plans by constraint programming or a rule, as the parameters of policy `cp` say; remembers its last plan."""
@@ -35,9 +33,11 @@ class LivePlanner:
     def __call__(self, asked: Snapshot) -> PlannedStarts:
         """Return the plan for a snapshot."""
         capacity, back = _grouped(asked.capacity)
-        platform = Platform("cluster", (), _groups_of(capacity), (Queue("all", HOUR, HOUR),))
+        waits, queue = np.unique(asked.expected, return_inverse=True)
+        queues = tuple(Queue("", wait, wait) for wait in waits.tolist())
+        platform = Platform("cluster", (), _groups_of(capacity), queues)
         running = len(asked.held.end)
-        jobs, state = _jobs_of(asked, back), _state_of(asked, capacity, back)
+        jobs, state = _jobs_of(asked, queue.ravel(), back), _state_of(asked, capacity, back)
         planner = Planner(platform, self._budget, self._window)
         if self._last:
             planner.last = np.full(len(jobs.submit), NEVER, np.int64)
@@ -73,8 +73,8 @@ def _groups_of(capacity: Ints) -> tuple[Group, ...]:
     )
 
 
-def _jobs_of(asked: Snapshot, back: Ints) -> Jobs:
-    """Return the parts of running jobs, as jobs of one unit, and the waiting jobs behind them."""
+def _jobs_of(asked: Snapshot, queue: Ints, back: Ints) -> Jobs:
+    """Return the parts of running jobs, as jobs of one unit, and the waiting jobs behind them, in their queues."""
     running, waiting = len(asked.held.end), len(asked.numbers)
     one, zeros = np.ones(running, np.int64), np.zeros(running + waiting, np.int64)
     units = np.concatenate((one, asked.requests.units))
@@ -84,7 +84,7 @@ def _jobs_of(asked: Snapshot, back: Ints) -> Jobs:
     nodes = np.full((running + waiting, len(back)), -1, np.int64)
     nodes[running:] = suited[asked.requests.kind]
     return Jobs(
-        queue=zeros,
+        queue=np.concatenate((zeros[:running], queue)),
         submit=np.concatenate((zeros[:running], asked.submitted)),
         walltime=length,
         run_time=length,

@@ -126,6 +126,7 @@ _PARSERS: dict[str, Callable[[object], object]] = {
     "features": _features,
     "max_time": _time,
     "default_time": _time,
+    "expected_wait": _time,
     "max_nodes": _whole(1),
     "priority": _whole(-MOST),
     "users": _numbers("user", user_number),

@@ -200,7 +200,7 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
 
 def _settings(options: SchedulerOptions, partitions: tuple[Partition, ...], policy: Policy) -> Settings:
     """Return the settings of the cluster. Raises SchedulerError for partitions under a policy that cannot heed them."""
-    if partitions and not policy.knows_nodes:
+    if partitions and not (policy.knows_nodes or policy.divides_nodes):
         equal = f"policy {policy.name} treats all nodes as equal, so that there can be no partitions"
         msg = f"{equal}: remove them from the file, or run the scheduler with --policy sd."
         raise SchedulerError(msg)

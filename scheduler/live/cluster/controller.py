@@ -64,13 +64,15 @@ OVERRUN = 30
 """Seconds within which a job that is past its limit is expected to end."""
 ANYWHERE = ""
 """The name of the group of all nodes."""
+EXPECTED_WAIT = 3600
+"""The expected wait of a job, in seconds, unless its partition has another."""
 
 
 class JobRequest(NamedTuple):
     """What a policy knows of a job. `requested` is in seconds; `group` names the set of nodes on which it may run.
 
     Under a policy over resources `nodes` are units, each of which asks for `amounts` of resources by name (memory in
-    MiB), and of which a node may have `most`.
+    MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds.
     """
 
     nodes: int
@@ -80,6 +82,7 @@ class JobRequest(NamedTuple):
     group: str = ANYWHERE
     most: int = 1
     amounts: tuple[tuple[str, int], ...] = ()
+    expected_wait: int = EXPECTED_WAIT
 
 
 class Fault(NamedTuple):

@@ -213,7 +213,8 @@ class JobQueue:
             self._allow(group)
         if state.policy.divides_nodes:
             count, most = units.units(job.spec)
-            return JobRequest(count, length, RIGID, job.priority, group, most, tuple(units.amounts(job.spec).items()))
+            amounts, expected = tuple(units.amounts(job.spec).items()), state.settings.expected_wait(job.spec)
+            return JobRequest(count, length, RIGID, job.priority, group, most, amounts, expected)
         cores = state.controller.cores if state.controller else 0
         shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, cores)
         return JobRequest(job.spec.nodes, length, CLASSES[job.spec.job_class] if shares else RIGID, job.priority, group)

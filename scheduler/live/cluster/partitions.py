@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.text import counted, duration
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.controller import EXPECTED_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -22,7 +23,7 @@ class Partition:
 
     Jobs without a time limit have `default_time`. `priority` is added to that of each job. Users with a uid in `users`
     or a gid in `groups` may use it; all may if both are empty. Jobs that name no partition go to the one with
-    `default`.
+    `default`. Policy `cp` divides the waits of its jobs by `expected_wait`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Partition:
     users: frozenset[int] = frozenset()
     groups: frozenset[int] = frozenset()
     default: bool = False
+    expected_wait: int = EXPECTED_WAIT
 
     def has(self, node: Node) -> bool:
         """Return whether a node belongs to it."""

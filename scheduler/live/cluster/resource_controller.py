@@ -44,7 +44,7 @@ MOST_KINDS = 256
 """Groups of jobs, and kinds of requests, that are kept although no job of them waits."""
 ROOM = 256
 """Initial rows of a table."""
-NUMBER, PRIORITY, SUBMITTED, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(8)
+NUMBER, PRIORITY, SUBMITTED, EXPECTED, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(9)
 """Columns of waiting jobs; the amounts of a unit follow."""
 END, NODE, PART = 1, 2, 3
 """Columns of the parts of running jobs, after `NUMBER`; the amounts of a part follow."""
@@ -255,7 +255,8 @@ class ResourceController:
         self._name(dict(demand.amounts))
         amounts, queue = self._amounts(demand), self._queue.rows
         kind = self._kind_of(demand.group, amounts)
-        row = (number, demand.priority, now, demand.nodes, demand.most, demand.requested, kind, *amounts)
+        size = demand.nodes, demand.most, demand.requested
+        row = (number, demand.priority, now, demand.expected_wait, *size, kind, *amounts)
         behind = (queue[:, PRIORITY] > demand.priority) | (
             (queue[:, PRIORITY] == demand.priority) & (queue[:, NUMBER] < number)
         )
@@ -436,8 +437,8 @@ class ResourceController:
         capacity = self._capacity.copy()
         capacity[capacity[:, memory] >= UNKNOWN, memory] = enough
         queue = self._queue.rows[chosen]
-        numbers, submitted = queue[:, NUMBER].tolist(), queue[:, SUBMITTED].copy()
-        return Snapshot(now, capacity, machine.suited.copy(), numbers, submitted, asked, held)
+        numbers, submitted, expected = queue[:, NUMBER].tolist(), queue[:, SUBMITTED].copy(), queue[:, EXPECTED].copy()
+        return Snapshot(now, capacity, machine.suited.copy(), numbers, submitted, expected, asked, held)
 
     def _problem(self, now: int) -> tuple[Machine, Requests, Held]:
         """Return the nodes, the waiting jobs in the order of the queue, and what running jobs hold."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from drom.scheduler.live.cluster.controller import EXPECTED_WAIT
+
 if TYPE_CHECKING:
     from drom.scheduler.live.cluster.partitions import Partition
     from drom.scheduler.live.cluster.spec import Spec
@@ -52,6 +54,10 @@ class Settings:
     def priority(self, spec: Spec) -> int:
         """Return the priority of a job, with that of its partition."""
         return spec.priority + sum(one.priority for one in self.partitions if one.name == spec.partition)
+
+    def expected_wait(self, spec: Spec) -> int:
+        """Return the expected wait of a job in seconds: that of its partition."""
+        return next((one.expected_wait for one in self.partitions if one.name == spec.partition), EXPECTED_WAIT)
 
     def limit(self, asked: int) -> int:
         """Return the time limit in seconds of a job that asks for `asked` seconds (0: it asks for none)."""

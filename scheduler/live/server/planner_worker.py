@@ -20,6 +20,7 @@ EXAMPLE = Snapshot(
     np.array([[0]], np.int64),
     [1, 2],
     _TWO,
+    _TWO,
     Requests(_TWO, _TWO, _TWO, 0 * _TWO, _TWO.reshape(2, 1)),
     Held(_TWO[:0], _TWO[:0], _TWO[:0].reshape(0, 1)),
 )

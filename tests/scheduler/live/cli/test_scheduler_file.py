@@ -169,6 +169,7 @@ max_jobs = 7
 nodes = ["n1", "n[3-4]"]
 max_time = "30m"
 default_time = 5
+expected_wait = "10m"
 max_nodes = 2
 priority = 100
 users = ["root", "0"]
@@ -193,7 +194,17 @@ def test_partitions_are_tables_of_the_file(tmp_path: Path) -> None:
     root = frozenset({0})
     names = frozenset({"n1", "n3", "n4"})
     assert partitions(tmp_path / "some.toml", PARTITIONS) == (
-        Partition("debug", names, max_time=1800, default_time=300, max_nodes=2, priority=100, users=root, groups=root),
+        Partition(
+            "debug",
+            names,
+            max_time=1800,
+            default_time=300,
+            max_nodes=2,
+            priority=100,
+            users=root,
+            groups=root,
+            expected_wait=600,
+        ),
         Partition("all", features=frozenset({"big"}), default=True),
     )
     assert partitions(tmp_path / "some.toml", "[partition.x]") == (Partition("x"),)
@@ -209,6 +220,7 @@ def test_partitions_are_tables_of_the_file(tmp_path: Path) -> None:
         ('features = ["a b"]', ":2: partition.x.features: 'a b' is no feature: nodes have features of at most 32 "),
         ("max_time = true", ':2: partition.x.max_time: true is not a time: write for example "2h".'),
         ('max_time = "soon"', ":2: partition.x.max_time: 'soon' is not a time: write minutes, H:M:S, "),
+        ("expected_wait = 0", ":2: partition.x.expected_wait: a time limit is from 1 s to "),
         ("max_nodes = 0", ":2: partition.x.max_nodes: 0 is not a whole number from 1 to 1048576."),
         ('priority = "1"', ':2: partition.x.priority: "1" is not a whole number from -1048576 to 1048576.'),
         ('users = ["nobody-here"]', ":2: partition.x.users: there is no user nobody-here here: check its name."),

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.cp.live_planner import LivePlanner
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import explain
 from drom.scheduler.live.cluster.partitions import Partition, partition_of
+from drom.scheduler.live.cluster.resource_controller import ResourceController
 from drom.scheduler.live.cluster.spec import Spec
 
 from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster
@@ -120,3 +122,22 @@ def test_partitions_may_change_while_jobs_wait(here: FakeCluster) -> None:
     assert explain.why(lost, here.cluster) == (
         "there is no partition debug any more: cancel it, or choose another with drom update"
     )
+
+
+def test_a_plan_weighs_waits_by_what_partitions_expect(tmp_path: Path) -> None:
+    """Jobs of policy cp share the nodes of their partition, and expect its wait."""
+    pytest.importorskip("ortools")
+    partitions = (Partition("debug", nodes=frozenset({"n0"}), expected_wait=600), Partition("long", default=True))
+    here = FakeCluster(tmp_path, load_policy("cp"), 2, replace(SETTINGS, partitions=partitions))
+    here.settle()
+    for name in ("debug", "long"):
+        assert here.submit(Spec(("true",), ranks=3, folder="/", partition=name))
+    here.turn()
+    controller = here.cluster.controller
+    assert isinstance(controller, ResourceController)
+    asked = controller.take_question()
+    assert asked
+    assert asked.expected.tolist() == [600, 3600]
+    plan = LivePlanner(here.cluster.policy.options, 60.0)(asked)
+    assert plan.units == {1: {0: 3}, 2: {0: 1, 1: 2}}
+    here.store.close()

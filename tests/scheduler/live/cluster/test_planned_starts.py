@@ -32,7 +32,7 @@ PLATFORM = Platform(
     "small",
     ("cores", "memory", "gpu"),
     (Group("gpu", 3, (8, 32 * GIB, 2)), Group("fat", 2, (16, 64 * GIB, 0))),
-    (Queue("all", 3600, 3600),),
+    (Queue("short", 600, 1800), Queue("usual", 3600, 21600), Queue("long", 28800, 86400)),
 )
 POLICY = load_policy("cp", ["window=6", "work=0.005"])
 
@@ -45,7 +45,8 @@ def some_jobs(seed: int, count: int = 40) -> Jobs:
         run_time = int(rng.integers(1, 600))
         request = int(rng.integers(1, 9)), int(rng.integers(0, 16)) * GIB, int(rng.choice((0, 0, 1, 2)))
         chunk = Chunk(int(rng.integers(1, 4)), request)
-        jobs.append(Job(0, int(rng.integers(0, 2000)), int(run_time * rng.uniform(1, 4)) + 1, run_time, (chunk,)))
+        queue, submit = int(rng.integers(0, 3)), int(rng.integers(0, 2000))
+        jobs.append(Job(queue, submit, int(run_time * rng.uniform(1, 4)) + 1, run_time, (chunk,)))
     return table_of(jobs, PLATFORM)
 
 
@@ -61,7 +62,9 @@ def controller() -> ResourceController:
 def request(jobs: Jobs, job: int) -> JobRequest:
     """Return what a policy knows of a job."""
     amounts = tuple(zip(PLATFORM.resources, jobs.request[job].tolist(), strict=True))
-    return JobRequest(int(jobs.units[job]), int(jobs.walltime[job]), most=NEVER, amounts=amounts)
+    expected = PLATFORM.queues[jobs.queue[job]].expected_wait_s
+    units, walltime = int(jobs.units[job]), int(jobs.walltime[job])
+    return JobRequest(units, walltime, most=NEVER, amounts=amounts, expected_wait=expected)
 
 
 def turn(here: ResourceController, planner: LivePlanner, now: int) -> list[int]:
@@ -75,7 +78,7 @@ def turn(here: ResourceController, planner: LivePlanner, now: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_events_give_the_decisions_of_the_simulator(seed: int) -> None:
-    """Job by job and node by node: submissions and ends come at the same seconds."""
+    """Job by job and node by node, in three queues: submissions and ends come at the same seconds."""
     jobs = some_jobs(seed)
     planner = Planner(PLATFORM, Budget(0.005), 6)
     expected = simulation.simulate(jobs, PLATFORM.capacity, Portfolio(planner))
