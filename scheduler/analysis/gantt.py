@@ -9,6 +9,7 @@ becomes the owner. That is exact for policies that resize jobs for guests alone.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,14 +19,17 @@ from drom.scheduler.analysis.schedule import UNKNOWN
 from drom.scheduler.analysis.series import DAY, Span, counts_per, span_of, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.analysis.schedule import Schedule, SharedNode
     from drom.scheduler.interface import Ints
     from drom.workloads.workload import Bools
 
-WHOLE, SHRUNK, GUEST, FILLER = 0, 1, 2, 3
-"""The kinds of boxes: a job on a whole node, an owner on what its guests leave it, a guest on a part, a gap filler."""
+WHOLE, SHRUNK, GUEST, FILLER, ON_CORES, WITH_GPUS, GPUS = range(7)
+"""The kinds of boxes: a job on a whole node, an owner on what its guests leave it, a guest on a part, a gap filler; on
+cores of a shared node a job without GPUs and one with GPUs, and its GPUs."""
+GPU_HEIGHT, GAP = 0.5, 0.7
+"""The heights of a GPU and of the space between two nodes in a chart of cores, where a core has the height 1."""
 _MOST = 4000
 
 
@@ -74,6 +78,79 @@ def boxes(schedule: Schedule, window: Span) -> list[GanttBox]:
     alone = _whole_boxes(schedule, started & (end > window.begin) & ~sharing)
     shared = _shared_boxes(schedule, _with_history(sharing, table["start"], end, window.begin))
     return [_cut(box, window) for box in (*alone, *shared) if _inside(box, window)]
+
+
+class Band(NamedTuple):
+    """The rows of a chart for the cores or the GPUs of a node: `rows` of them, each of a `height`, from `top` down."""
+
+    first: int
+    """The number of the first one in the schedule."""
+    rows: int
+    top: float
+    height: float
+
+
+def bands(nodes: Sequence[SharedNode]) -> list[Band]:
+    """Return the bands of the cores of each node, then those of the GPUs of each node, which are below its cores."""
+    cores, gpus, top = list[Band](), list[Band](), 0.0
+    core, gpu = 0, sum(node.cores for node in nodes)
+    for node in nodes:
+        cores.append(Band(core, node.cores, top, 1.0))
+        gpus.append(Band(gpu, node.gpus, top + node.cores, GPU_HEIGHT))
+        core, gpu, top = core + node.cores, gpu + node.gpus, top + node.cores + node.gpus * GPU_HEIGHT + GAP
+    return cores + gpus
+
+
+def shared_boxes(schedule: Schedule, window: Span) -> list[GanttBox]:
+    """Return the boxes of jobs on the cores and GPUs of shared nodes; `low` and `high` are heights in the chart."""
+    where = bands(schedule.shared)
+    firsts = [band.first for band in where]
+    found, drawn = boxes(schedule, window), list[GanttBox]()
+    with_gpus = {box.job for box in found if box.low >= schedule.nodes}
+    for box in found:
+        band = where[bisect_right(firsts, box.low) - 1]
+        low, high = (band.top + (row - band.first) * band.height for row in (box.low, box.high))
+        kind = GPUS if box.low >= schedule.nodes else WITH_GPUS if box.job in with_gpus else ON_CORES
+        drawn.append(box._replace(low=low, high=high, kind=kind))
+    return drawn
+
+
+class Stay(NamedTuple):
+    """The time for which a job has some cores of a node."""
+
+    begin: int
+    end: int
+    cores: int
+
+
+def core_rows(stays: Sequence[Stay], cores: int) -> list[list[tuple[int, int]]]:
+    """Return the rows of each stay on a node of `cores` rows, as ranges from a first to a last row.
+
+    No two stays have a row at the same time: each gets the first free rows in the order of their beginnings, adjacent
+    ones where there are any (interval colouring, which is optimal in this order). Stays that do not fit get rows after
+    those of the node.
+    """
+    found: list[list[tuple[int, int]]] = [[] for _ in stays]
+    until = np.full(cores, np.iinfo(np.int64).min)
+    for at in sorted(range(len(stays)), key=lambda at: (stays[at].begin, -stays[at].cores)):
+        begin, end, wanted = stays[at]
+        free = np.flatnonzero(until <= begin)
+        if len(free) < wanted:
+            until = np.pad(until, (0, wanted - len(free)), constant_values=begin)
+            free = np.flatnonzero(until <= begin)
+        adjacent = np.flatnonzero(free[wanted - 1 :] - free[: len(free) - wanted + 1] == wanted - 1)
+        first = int(adjacent[0]) if len(adjacent) else 0
+        rows = free[first : first + wanted]
+        until[rows] = end
+        found[at] = ranges(rows)
+    return found
+
+
+def ranges(numbers: Ints) -> list[tuple[int, int]]:
+    """Return the ranges of consecutive numbers in increasing numbers, each from its first to its last one."""
+    begins = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2) != 1)
+    ends = np.flatnonzero(np.diff(numbers, append=numbers[-1:] + 2) != 1)
+    return list(zip(numbers[begins].tolist(), numbers[ends].tolist(), strict=True))
 
 
 def filler_boxes(runs: Ints | None, window: Span) -> list[GanttBox]:

@@ -3,10 +3,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from drom.scheduler.analysis.gantt import FILLER, GUEST, SHRUNK, WHOLE, boxes, filler_boxes, window_of
+from drom.scheduler.analysis.gantt import (
+    FILLER,
+    GPUS,
+    GUEST,
+    ON_CORES,
+    SHRUNK,
+    WHOLE,
+    WITH_GPUS,
+    bands,
+    boxes,
+    filler_boxes,
+    shared_boxes,
+    window_of,
+)
 from drom.scheduler.analysis.metrics import malleable, slowdown
 from drom.scheduler.analysis.schedule import UNKNOWN
 from drom.scheduler.analysis.series import (
@@ -20,6 +33,7 @@ from drom.scheduler.analysis.series import (
     means_per,
     period,
     span_of,
+    unit_of,
     waiting,
 )
 from drom.scheduler.errors import SchedulerError
@@ -28,10 +42,11 @@ from drom.workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_a
 from drom.workloads.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from drom.scheduler.analysis.schedule import Schedule
+    from drom.scheduler.analysis.gantt import GanttBox
+    from drom.scheduler.analysis.schedule import Schedule, SharedNode
     from drom.scheduler.interface import Floats, Ints
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -42,6 +57,24 @@ KINDS = ("png", "svg", "pdf")
 """The formats of figures."""
 
 _ALONE = ("#9ecae1", "#6baed6", "#c6dbef", "#4292c6")
+_GPUS = ("#fdae6b", "#fd8d3c", "#fdd0a2", "#f16913")
+_LOOKS = {
+    WHOLE: ("alone on a node", _ALONE),
+    SHRUNK: ("shrunk for a guest", (GREEN,)),
+    GUEST: ("guest", (ORANGE,)),
+    FILLER: ("filler", (YELLOW,)),
+    ON_CORES: ("job", _ALONE),
+    WITH_GPUS: ("job with GPUs", _GPUS),
+    GPUS: ("its GPUs", _GPUS),
+}
+"""The name of each kind of boxes, and the colours of its jobs, one after the other."""
+_HATCH = "//////"
+_IDLE = ("#f2f2f2", "#dcdcdc")
+"""The colours of idle cores and GPUs."""
+_MOST_NAMES = 60
+"""The most names of nodes at the axis of a chart."""
+_CHART, _LETTER = (760.0, 420.0), 6.0
+"""The width and height of a chart, and the size of the letters in it, in points."""
 _BINS = 400
 
 
@@ -76,41 +109,97 @@ def write(figure: Figure, path: Path, option: str = "--out") -> None:
         raise SchedulerError(msg) from error
 
 
-def gantt_figure(schedule: Schedule, name: str, window: Span | None = None, fillers: Ints | None = None) -> Figure:
+def gantt_figure(
+    schedule: Schedule,
+    name: str,
+    window: Span | None = None,
+    fillers: Ints | None = None,
+    *,
+    labels: Sequence[object] = (),
+) -> Figure:
     """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour.
 
+    A node that jobs share by cores is as high as it has cores, with its GPUs below them; jobs there are named by
+    `labels`, or by their numbers.
     Raises WorkloadError if matplotlib is missing.
     """
     require()
-    from matplotlib.collections import PolyCollection
     from matplotlib.patches import Patch
 
     span = span_of(schedule)
     window = window or window_of(schedule)
-    figure = blank(12, 7, f"{name}: {counted(schedule.nodes, 'node')}{_of_window(window, span)}")
-    axes = figure.subplots()
     unit, unit_name = _unit(window)
-    found = [*boxes(schedule, window), *filler_boxes(fillers, window)]
-    colours = {SHRUNK: GREEN, GUEST: ORANGE, FILLER: YELLOW}
-    corners = [
-        [
-            ((x - span.begin) / unit, y)
-            for x, y in ((b.begin, b.low), (b.end, b.low), (b.end, b.high), (b.begin, b.high))
-        ]
-        for b in found
-    ]
-    faces = [colours.get(b.kind, _ALONE[b.job % len(_ALONE)]) for b in found]
-    edge = 0.3 if len(found) <= 2000 else 0
-    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, rasterized=True))
+    shared, count = schedule.shared, len(schedule.shared) or schedule.nodes
+    figure = blank(12, 7, f"{name}: {counted(count, 'node')}{_of_window(window, span)}")
+    axes = figure.subplots()
     axes.set_xlim((window.begin - span.begin) / unit, (window.end - span.begin) / unit)
     axes.set_ylim(0, schedule.nodes)
-    name_axes(axes, "Which jobs have which nodes", f"{unit_name} from the first submission", "node")
-    names = {WHOLE: "alone on a node", SHRUNK: "shrunk for a guest", GUEST: "guest", FILLER: "filler"}
-    shown = sorted({b.kind for b in found})
-    patches = [Patch(color=colours.get(kind, _ALONE[0]), label=names[kind]) for kind in shown]
+    found = [*(shared_boxes if shared else boxes)(schedule, window), *filler_boxes(fillers, window)]
+    drawn = [_Drawn((b.begin - span.begin) / unit, (b.end - span.begin) / unit, b) for b in found]
+    _draw_boxes(axes, [one for one in drawn if one.box.kind != GPUS])
+    if shared:
+        _draw_boxes(axes, [one for one in drawn if one.box.kind == GPUS], _HATCH)
+        _draw_bands(axes, shared)
+        _draw_labels(axes, drawn, labels or schedule.table["job_id"].tolist())
+    title = f"Which jobs have which {'cores' if shared else 'nodes'}"
+    name_axes(axes, title, f"{unit_name} from the first submission", "" if shared else "node")
+    patches = [
+        Patch(facecolor=_LOOKS[kind][1][0], label=_LOOKS[kind][0], hatch=_HATCH if kind == GPUS else "")
+        for kind in sorted({box.kind for box in found})
+    ]
     if patches:
         axes.legend(handles=patches, fontsize=8, frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     return figure
+
+
+class _Drawn(NamedTuple):
+    """A box, and its begin and end at the axis of time."""
+
+    begin: float
+    end: float
+    box: GanttBox
+
+    @property
+    def area(self) -> float:
+        """Its area in the chart."""
+        return (self.end - self.begin) * (self.box.high - self.box.low)
+
+
+def _draw_boxes(axes: Axes, drawn: Sequence[_Drawn], hatch: str = "") -> None:
+    from matplotlib.collections import PolyCollection
+
+    corners = [[(begin, box.low), (end, box.low), (end, box.high), (begin, box.high)] for begin, end, box in drawn]
+    faces = [(colours := _LOOKS[box.kind][1])[box.job % len(colours)] for _, _, box in drawn]
+    edge = 0.3 if len(drawn) <= 2000 else 0
+    shapes = PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, rasterized=True)
+    shapes.set_hatch(hatch)
+    axes.add_collection(shapes)
+
+
+def _draw_bands(axes: Axes, nodes: Sequence[SharedNode]) -> None:
+    """Draw the cores and GPUs of nodes, the first node on top, with their names at the axis."""
+    found = bands(nodes)
+    for band in found:
+        bottom = band.top + band.rows * band.height
+        axes.axhspan(band.top, bottom, color=_IDLE[band.height < 1], linewidth=0, zorder=0)
+    axes.set_ylim(max(band.top + band.rows * band.height for band in found), 0)
+    every = -(-len(nodes) // _MOST_NAMES)
+    middles = [band.top + band.rows / 2 for band in found[: len(nodes) : every]]
+    axes.set_yticks(middles, [node.name for node in nodes[::every]])
+
+
+def _draw_labels(axes: Axes, drawn: Sequence[_Drawn], labels: Sequence[object]) -> None:
+    """Write the label of each job into its largest box on cores, if it has room there."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    wide, high = _CHART[0] / (right - left), _CHART[1] / (bottom - top)
+    largest: dict[int, _Drawn] = {}
+    for one in sorted((one for one in drawn if one.box.kind != GPUS), key=lambda one: one.area):
+        largest[one.box.job] = one
+    for begin, end, box in largest.values():
+        text = str(labels[box.job])
+        if (end - begin) * wide >= _LETTER * len(text) and (box.high - box.low) * high >= _LETTER:
+            x, y, size = (begin + end) / 2, (box.low + box.high) / 2, _LETTER
+            axes.text(x, y, text, ha="center", va="center", fontsize=size, parse_math=False)
 
 
 def load_figure(runs: Mapping[str, Schedule]) -> Figure:
@@ -126,7 +215,7 @@ def load_figure(runs: Mapping[str, Schedule]) -> Figure:
         upper.stairs(busy_nodes(schedule, edges) / schedule.nodes * 100, x, **look)
         lower.stairs(waiting(schedule, edges), x, **look)
     upper.set_ylim(0, 105)
-    name_axes(upper, "Utilisation", "", "% of nodes at work")
+    name_axes(upper, "Utilisation", "", f"% of {unit_of(runs.values())} at work")
     name_axes(lower, "Queue", f"{unit_name} from the first submission", "jobs waiting")
     _name_runs(upper, runs)
     return figure

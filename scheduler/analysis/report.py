@@ -13,6 +13,7 @@ from drom.scheduler.analysis.gantt import window_of
 from drom.scheduler.analysis.page import image, write_page
 from drom.scheduler.analysis.results import load, load_schedule
 from drom.scheduler.analysis.series import unit_of
+from drom.workloads.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,6 +125,8 @@ def _setups(names: Sequence[str], told: Sequence[dict[str, Any]]) -> str:
 
 def _machine(told: dict[str, Any]) -> str:
     nodes, cores = size_of(told)
+    if shared := told.get("shared_nodes"):
+        return f"{counted(len(shared), 'node')} with {counted(nodes, 'core')} together"
     return f"{nodes:,} nodes of {cores} cores{', as one pool' if told.get('pool_of') else ''}"
 
 

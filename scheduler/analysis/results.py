@@ -15,6 +15,7 @@ from drom.scheduler.analysis.schedule import (
     NODE_LIST,
     STATES,
     Schedule,
+    SharedNode,
     node_lists,
     parse_node_lists,
     schedule_of,
@@ -154,7 +155,8 @@ def load_schedule(folder: Path) -> Schedule:
         msg = f"{path} is not in the format of drom simulate: simulate again with --out {folder}."
         raise SchedulerError(msg) from error
     machine = told["machine"]
-    return Schedule(table, machine["nodes"], machine["cores"], told["simulated_until_s"], first, runs)
+    shared = tuple(SharedNode(*node) for node in told.get("shared_nodes", ()))
+    return Schedule(table, machine["nodes"], machine["cores"], told["simulated_until_s"], first, runs, shared)
 
 
 def _check(right: bool) -> None:  # noqa: FBT001 - like assert

@@ -44,6 +44,14 @@ NAMES = (
 NODE_LIST = "node_list"
 
 
+class SharedNode(NamedTuple):
+    """A node of which jobs have cores and GPUs."""
+
+    name: str
+    cores: int
+    gpus: int
+
+
 class Schedule(NamedTuple):
     """The table of jobs, the machine they ran on, and their nodes."""
 
@@ -56,6 +64,9 @@ class Schedule(NamedTuple):
     """Shape ``(jobs + 1,)``: the nodes of a job are ``runs[first[job] : first[job + 1]]``."""
     runs: Ints
     """Shape ``(runs, 2)``: consecutive nodes, from a first to a last one."""
+    shared: tuple[SharedNode, ...] = ()
+    """The nodes, if they may be unlike and jobs share them: then the schedule counts each core, node after node, as a
+    node of one core. GPUs, node after node, have the numbers after those of all cores."""
 
     def jobs(self, which: NDArray[np.bool_]) -> Schedule:
         """Return the schedule of some of the jobs."""

@@ -98,7 +98,8 @@ class Grid(NamedTuple):
 
 def unit_of(schedules: Iterable[Schedule]) -> str:
     """Return the unit in which the same jobs have the same sizes in all schedules: cores if their nodes differ."""
-    return NODES if len({schedule.cores for schedule in schedules}) == 1 else CORES
+    sizes = {(schedule.cores, bool(schedule.shared)) for schedule in schedules}
+    return NODES if len(sizes) == 1 and not sizes.pop()[1] else CORES
 
 
 def grid_of(schedule: Schedule, values: Floats, which: Bools | None = None, unit: str = NODES) -> Grid:

@@ -12,35 +12,81 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from drom.agent.execution.devices import GPU
+from drom.scheduler.analysis.gantt import Stay, core_rows, ranges
 from drom.scheduler.analysis.metrics import SCHEMA, Power, metrics_of, versions
-from drom.scheduler.analysis.schedule import NAMES, UNKNOWN, Schedule, node_runs
+from drom.scheduler.analysis.schedule import NAMES, UNKNOWN, Schedule, SharedNode, node_runs
 from drom.scheduler.interface import NOBODY
 from drom.scheduler.live.cluster.jobs import CLASSES, FINAL
 from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from drom.scheduler.analysis.schedule import Table
     from drom.workloads.workload import Workload
 
 _NUMBERS = NAMES[:-1]
 
 
 def schedule_of(told: dict[str, Any]) -> Schedule:
-    """Return the schedule in a scheduler's answer to `history`: `nodes`, `cores`, `time`, `jobs` and `entries`."""
-    entries = defaultdict(list)
-    for entry in told["entries"]:
-        entries[entry["job"]].append(entry)
+    """Return the schedule in a scheduler's answer to `history`: `nodes`, `cores`, `time`, `jobs` and `entries`.
+
+    Where nodes have no common number of `cores`, it has those of `sizes`, and is a schedule of cores.
+    """
+    if not told["cores"]:
+        return _schedule_of_cores(told)
+    table = _table(told["jobs"], told, told["cores"])
     names = dict.fromkeys([*told["nodes"], *(name for job in told["jobs"] for name in job["shares"])])  # some are gone
     index = {name: number for number, name in enumerate(names)}
-    rows = [_row(job, entries[job["job"]], told["cores"], told["time"]) for job in told["jobs"]]
-    states = [_state(job) for job in told["jobs"]]
-    table: dict[str, Any] = {name: np.array([row[name] for row in rows], np.int64) for name in _NUMBERS}
     places = [sorted(index[name] for name in job["shares"]) or [NOBODY] * job["nodes"] for job in told["jobs"]]
     first = np.concatenate(([0], np.cumsum([len(place) for place in places], dtype=np.int64))).astype(np.int64)
     first, runs = node_runs(first, np.array(list(itertools.chain.from_iterable(places)), np.int64))
-    table["state"] = np.array(states)
     return Schedule(table, len(index), told["cores"], int(told["time"]), first, runs)
+
+
+def _table(jobs: Sequence[dict[str, Any]], told: dict[str, Any], cores: int) -> Table:
+    """Return the table of jobs in an answer, of which each has `cores` of each of its `nodes`."""
+    entries = defaultdict(list)
+    for entry in told["entries"]:
+        entries[entry["job"]].append(entry)
+    rows = [_row(job, entries[job["job"]], cores, told["time"]) for job in jobs]
+    table: Table = {name: np.array([row[name] for row in rows], np.int64) for name in _NUMBERS}
+    return table | {"state": np.array([_state(job) for job in jobs])}
+
+
+def _schedule_of_cores(told: dict[str, Any]) -> Schedule:
+    """Return the schedule of jobs on shared nodes; those that have started have rows for their cores and GPUs."""
+    jobs, nodes, core, gpu = told["jobs"], list[SharedNode](), 0, 0
+    on_cores, on_gpus = ([list[tuple[int, int]]() for _ in jobs] for _ in range(2))
+    for name, stays in _stays(told).items():
+        cores, gpus = told["sizes"].get(name, (0, 0))
+        for at, rows in zip(stays, core_rows(list(stays.values()), cores), strict=True):
+            devices = sorted(jobs[at]["devices"].get(name, {}).get(GPU, ()))
+            on_cores[at] += [(core + low, core + high) for low, high in rows]
+            on_gpus[at] += [(gpu + low, gpu + high) for low, high in ranges(np.array(devices, np.int64))]
+            cores, gpus = max(cores, rows[-1][1] + 1), max([gpus, *(device + 1 for device in devices)])
+        nodes.append(SharedNode(name, cores, gpus))
+        core, gpu = core + cores, gpu + gpus
+    runs = [
+        [*of_job, *((core + low, core + high) for low, high in devices)]
+        for of_job, devices in zip(on_cores, on_gpus, strict=True)
+    ]
+    sized = [job | {"nodes": sum(job["shares"].values()) or job["nodes"]} for job in jobs]
+    first = np.cumsum([0, *map(len, runs)], dtype=np.int64)
+    place = np.array(list(itertools.chain.from_iterable(runs)), np.int64).reshape(-1, 2)
+    return Schedule(_table(sized, told, 1), core, 1, int(told["time"]), first, place, tuple(nodes))
+
+
+def _stays(told: dict[str, Any]) -> dict[str, dict[int, Stay]]:
+    """Return by node, also those that are gone, when jobs had how many cores there, by the index of the job."""
+    found: dict[str, dict[int, Stay]] = {name: {} for name in told["sizes"]}
+    for at, job in enumerate(told["jobs"]):
+        if job["started"] is not None:
+            end = job["ended"] if job["state"] in FINAL else told["time"]
+            for name, cores in job["shares"].items():
+                found.setdefault(name, {})[at] = Stay(int(job["started"]), int(end), cores)
+    return found
 
 
 def _state(job: dict[str, Any]) -> str:
@@ -148,10 +194,12 @@ def account(told: dict[str, Any], schedule: Schedule) -> Account:
 
 def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[str, Any]:
     """Return the summary for a folder of results, like that of a simulation."""
-    power, resized = Power(), sum(entry["what"] == "resized" for entry in told["entries"])
+    resized = sum(entry["what"] == "resized" for entry in told["entries"])
+    power = _power_of_a_core(schedule) if schedule.shared else Power()
     counts = {name: int((schedule.table["state"] == name).sum()) for name in ("future", "waiting", "running", "ended")}
     classes = {name: int((schedule.table["class"] == number).sum()) for name, number in CLASSES.items()}
     busy, machine = busy_seconds(schedule), (schedule.nodes, schedule.cores)
+    of_power = "linear, nodes stay on, by core" if schedule.shared else "linear, nodes stay on"
     return {
         "schema_version": SCHEMA,
         "complete": counts["ended"] == len(work),
@@ -161,11 +209,12 @@ def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[st
         "policy": told["policy"],
         "parameters": told["parameters"],
         "machine": {"nodes": schedule.nodes, "cores": schedule.cores, "event_rule": "live", "runtime_model": "real"},
+        "shared_nodes": [list(node) for node in schedule.shared],
         "predictions": {"by": "user"},
         "jobs": counts,
         "classes": classes,
         "metrics": metrics_of(schedule.table, machine, work.user, busy, schedule.until, resized, power),
-        "power_model": {"kind": "linear, nodes stay on", "idle_watt": power.idle, "peak_watt": power.peak},
+        "power_model": {"kind": of_power, "idle_watt": power.idle, "peak_watt": power.peak},
         "cleaning": {"jobs_in": len(work), "jobs_out": len(work), "findings": []},
         "seed": None,
         "simulated_until_s": schedule.until,
@@ -175,10 +224,20 @@ def summary(told: dict[str, Any], schedule: Schedule, work: Workload) -> dict[st
     }
 
 
+def _power_of_a_core(schedule: Schedule) -> Power:
+    """Return the watts of a core of shared nodes, which together take as much as other nodes."""
+    node, part = Power(), len(schedule.shared) / schedule.nodes
+    return Power(node.idle * part, node.peak * part)
+
+
 def busy_seconds(schedule: Schedule) -> int:
-    """Return the node-seconds with a job on the node."""
+    """Return the node-seconds with a job on the node; the core-seconds with a job on the core for shared nodes."""
     stays: dict[int, list[tuple[int, int]]] = defaultdict(list)
     table = schedule.table
+    if schedule.shared:
+        started = table["start"] != UNKNOWN
+        ends = np.where(table["end"] == UNKNOWN, schedule.until, table["end"])
+        return int(((ends - table["start"]) * table["cores"])[started].sum())
     for job in np.flatnonzero(table["start"] != UNKNOWN).tolist():
         end = int(table["end"][job])
         span = int(table["start"][job]), schedule.until if end == UNKNOWN else end

@@ -461,14 +461,13 @@ def _tell_history(told: dict[str, Any], options: QueueOptions) -> None:
     from drom.scheduler.analysis import plots, report, results
     from drom.scheduler.live import accounting
 
-    if told["nodes"] and not told["cores"]:
-        has = f"jobs share nodes of any size under policy {told['policy']}"
-        raise SchedulerError(f"{has}, and reports and charts are of whole nodes: drom history has the figures.")
     schedule = accounting.schedule_of(told)
     if not len(schedule.runs):
         raise SchedulerError("no job has run yet, so there is nothing to draw or to write: see drom queue.")
     if options.gantt:
-        plots.write(plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}"), options.gantt, "--gantt")
+        labels = [job["name"] for job in told["jobs"]]
+        figure = plots.gantt_figure(schedule, f"{told['name']}, {told['policy']}", labels=labels)
+        plots.write(figure, options.gantt, "--gantt")
         output.say(f"Drew {options.gantt}")
     with TemporaryDirectory(prefix="drom-queue-") as scratch:
         folder = options.out or Path(scratch) / told["name"]

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import ControlError
+from drom.agent.execution.devices import GPU
 from drom.agent.text import LAST_MOMENT, cut_middle, duration, in_words
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live import accounting
@@ -340,6 +341,9 @@ class UserOrders:
             "parameters": self._stored.cluster.policy.parameters(),
             "nodes": list(self._stored.cluster.nodes),
             "cores": self._stored.cluster.cores_of_nodes,
+            "sizes": {
+                name: [node.cores, node.resources.get(GPU, 0)] for name, node in self._stored.cluster.nodes.items()
+            },
             "jobs": [row["jobs"] for row in rows],
             "entries": [entry for row in rows for entry in row["entries"]],
             "before": before,
@@ -361,6 +365,7 @@ class UserOrders:
             "partition": job.spec.partition,
             "nodes": job.width,
             "shares": job.shares,
+            "devices": job.devices,
             "submitted": job.submitted,
             "started": job.started,
             "ended": job.ended,

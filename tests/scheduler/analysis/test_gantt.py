@@ -4,10 +4,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from drom.scheduler.analysis.gantt import GUEST, SHRUNK, WHOLE, GanttBox, Residency, boxes, parts, window_of
-from drom.scheduler.analysis.schedule import schedule_of
+from drom.scheduler.analysis.gantt import (
+    GAP,
+    GPU_HEIGHT,
+    GPUS,
+    GUEST,
+    ON_CORES,
+    SHRUNK,
+    WHOLE,
+    WITH_GPUS,
+    GanttBox,
+    Residency,
+    Stay,
+    bands,
+    boxes,
+    core_rows,
+    parts,
+    ranges,
+    shared_boxes,
+    window_of,
+)
+from drom.scheduler.analysis.schedule import SharedNode, schedule_of
 from drom.scheduler.analysis.series import DAY, Span, span_of
 from drom.scheduler.simulator.simulation import Machine, Simulation
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.schedules import Row, simulation
 
@@ -108,3 +129,60 @@ def test_what_is_worth_a_chart() -> None:
 
     assert window_of(schedule_of(short)) == (0, 9)
     assert window_of(schedule_of(long)) == (DAY, 2 * DAY)
+
+
+STAYS = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(1, 5)).map(
+        lambda drawn: Stay(drawn[0], drawn[0] + drawn[1], drawn[2])
+    )
+)
+
+
+@given(STAYS, st.integers(0, 12))
+def test_no_two_jobs_have_a_row_of_a_node_at_a_time(stays: list[Stay], cores: int) -> None:
+    """Each job has as many rows as cores, and there are no more rows than cores of the node, or of jobs at once."""
+    rows = [{row for low, high in found for row in range(low, high + 1)} for found in core_rows(stays, cores)]
+    at_once = [sum(stay.cores for stay in stays if stay.begin <= at < stay.end) for at in range(61)]
+    begun = [sum(stay.cores for stay in stays if stay.begin == at == stay.end) for at in range(61)]
+
+    assert [len(found) for found in rows] == [stay.cores for stay in stays]
+    assert all(max(found) < max(cores, *map(sum, zip(at_once, begun, strict=True))) for found in rows)
+    for at in range(61):
+        there = [row for found, stay in zip(rows, stays, strict=True) if stay.begin <= at < stay.end for row in found]
+        assert len(there) == len(set(there))
+
+
+def test_the_rows_of_a_job_are_adjacent_where_there_are_such() -> None:
+    """A job that finds none has the first free ones; one that does not fit has rows after those of the node."""
+    stays = [Stay(0, 9, 2), Stay(0, 5, 1), Stay(0, 9, 1), Stay(5, 7, 2), Stay(7, 8, 3), Stay(8, 9, 3)]
+
+    assert core_rows(stays, 6) == [[(0, 1)], [(2, 2)], [(3, 3)], [(4, 5)], [(2, 2), (4, 5)], [(2, 2), (4, 5)]]
+    assert core_rows([Stay(0, 9, 2), Stay(3, 4, 2)], 3) == [[(0, 1)], [(2, 3)]]
+
+
+def test_ranges_of_numbers() -> None:
+    """A gap ends a range."""
+    assert ranges(np.array([], np.int64)) == []
+    assert ranges(np.array([0, 1, 4, 6, 7], np.int64)) == [(0, 1), (4, 4), (6, 7)]
+
+
+def test_gpus_are_below_the_cores_of_their_node() -> None:
+    """A job with GPUs has a box on cores and one on its GPUs, each where its node is in the chart."""
+    run = simulation([(0, 9, 9, 2), (0, 9, 9, 1)], "fcfs")
+    run.run()
+    nodes = (SharedNode("old", 1, 0), SharedNode("gpu", 2, 2))
+    runs = np.array([(1, 2), (4, 4), (0, 0)])
+    schedule = schedule_of(run)._replace(nodes=3, cores=1, first=np.array([0, 2, 3]), runs=runs, shared=nodes)
+    top = 1 + GAP
+
+    assert bands(nodes) == [
+        (0, 1, 0, 1),
+        (1, 2, top, 1),
+        (3, 0, 1, GPU_HEIGHT),
+        (3, 2, top + 2, GPU_HEIGHT),
+    ]
+    assert shared_boxes(schedule, Span(0, 9)) == [
+        (0, 0, 9, top, top + 2, WITH_GPUS),
+        (0, 0, 9, top + 2 + GPU_HEIGHT, top + 2 + 2 * GPU_HEIGHT, GPUS),
+        (1, 0, 9, 0, 1, ON_CORES),
+    ]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from drom.scheduler.live.accounting import core_seconds, schedule_of
+from typing import Any
+
+from drom.scheduler.live.accounting import account, core_seconds, schedule_of
 
 
 def test_a_job_on_a_node_that_is_forgotten_is_told() -> None:
@@ -49,3 +51,51 @@ def test_core_seconds_are_those_of_all_attempts() -> None:
     assert core_seconds(entries[:9], 100.0) == first + 40 * 8
     assert core_seconds(entries[:8], 100.0) == first
     assert core_seconds([], 100.0) == 0
+
+
+def shared_history() -> dict[str, Any]:
+    """Return the history of jobs on nodes of unlike sizes, of which one is gone."""
+    about = {"requested": 60, "limit": 60, "class": "rigid", "user": "ann", "submitted": 100.0, "devices": {}}
+    over = about | {"state": "completed", "nodes": 1}
+    jobs = [
+        over | {"job": 1, "shares": {"g1": 2}, "devices": {"g1": {"gpu": [1]}}, "started": 100.2, "ended": 110.7},
+        over | {"job": 2, "shares": {"old": 1, "g1": 1}, "nodes": 3, "started": 100.2, "ended": 105.0},
+        over | {"job": 3, "shares": {"g1": 2}, "started": 105.1, "ended": 107.0},
+        over | {"job": 4, "shares": {"gone": 3}, "started": 105.1, "ended": 107.0},
+        about | {"job": 5, "state": "running", "shares": {"old": 1}, "nodes": 1, "started": 106.0, "ended": None},
+        about | {"job": 6, "state": "pending", "shares": {}, "nodes": 2, "started": None, "ended": None},
+        over | {"job": 7, "state": "cancelled", "shares": {}, "started": None, "ended": 101.0},
+    ]
+    entries = [
+        {"job": job["job"], "at": job["started"], "what": what, "detail": {"shares": job["shares"]}}
+        for job in jobs
+        for what in ("placed", "started")
+        if job["started"] is not None
+    ]
+    sizes = {"g1": [4, 2], "old": [1, 0]}
+    about = {"name": "lab", "policy": "cp", "parameters": {}, "nodes": [*sizes], "cores": 0, "sizes": sizes}
+    return about | {"time": 112.0, "jobs": jobs, "entries": entries}
+
+
+def test_jobs_on_shared_nodes_have_rows_of_cores_and_of_gpus() -> None:
+    """Cores are numbered node after node, then GPUs; a node that is gone is as large as its jobs."""
+    schedule = schedule_of(shared_history())
+    runs = [schedule.runs[first:last].tolist() for first, last in zip(schedule.first, schedule.first[1:], strict=False)]
+
+    assert schedule.shared == (("g1", 4, 2), ("old", 1, 0), ("gone", 3, 0))
+    assert (schedule.nodes, schedule.cores) == (8, 1)
+    assert runs == [[[0, 1], [9, 9]], [[2, 2], [4, 4]], [[2, 3]], [[5, 7]], [[4, 4]], [], []]
+    assert schedule.table["cores"].tolist() == [2, 2, 2, 3, 1, 2, 1]
+    assert schedule.table["full_speed_run_time"].tolist() == [10, 5, 2, 2, 6, 0, 0]
+    assert schedule.table["state"].tolist() == ["ended"] * 4 + ["running", "waiting", "future"]
+
+
+def test_the_utilisation_of_shared_nodes_is_that_of_their_cores() -> None:
+    """The energy is as if an average node took what a node takes elsewhere."""
+    history = shared_history()
+    figures = account(history, schedule_of(history)).summary["metrics"]
+    busy = 2 * 10 + 2 * 5 + 2 * 2 + 3 * 2 + 1 * 6
+
+    assert figures["node_utilisation"] == busy / (8 * 12)
+    assert figures["energy_joule"] == 3 * 12 * 100 + busy * 200 * 3 / 8
+    assert figures["malleable_starts"] == 0

@@ -16,12 +16,14 @@ from drom.agent.config.options import OPTIONS
 from drom.agent.control.remote import RemoteAddress
 from drom.agent.errors import ControlError, RefusedError
 from drom.agent.observe.log import Log
+from drom.scheduler.analysis.results import load_schedule
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import commands, scheduler, tables
 from drom.scheduler.live.cli.wait import exit_status
 from drom.scheduler.live.cluster.spec import LARGEST
 
 from drom.app import USAGE_ERROR
+from tests.scheduler.live.test_accounting import shared_history
 
 if TYPE_CHECKING:
     from drom.scheduler.live.server.server import Server
@@ -548,12 +550,31 @@ def test_options_of_a_queue_that_do_nothing_are_refused(
     assert str(refused.value).startswith(reason)
 
 
-def test_no_report_is_written_where_jobs_share_nodes_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its figures are of whole nodes, and would be wrong."""
-    told = {"nodes": ["n1"], "cores": 0, "policy": "resources", "jobs": [], "entries": []}
+def test_a_report_on_shared_nodes_has_a_chart_of_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its results can be compared; a name that looks like a formula is drawn as it is."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    told = shared_history()
+    for job in told["jobs"]:
+        job["name"] = "$x_"
     answering(monkeypatch, {"history": [told]})
-    with pytest.raises(SchedulerError, match=r"^jobs share nodes of any size under policy resources, and reports and "):
-        drom("queue", "--out", "folder")
+    drom("queue", "--gantt", tmp_path / "a.svg", "--out", tmp_path / "lab", "--html", tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+
+    assert capsys.readouterr().out.count("\n") == 3
+    assert load_schedule(tmp_path / "lab").shared == (("g1", 4, 2), ("old", 1, 0), ("gone", 3, 0))
+    assert '<td class="text">3 nodes with 8 cores together</td>' in page
+    assert all(f"<!-- {text} -->" in (tmp_path / "a.svg").read_text() for text in ("$x_", "g1", "gone", "its GPUs"))
+
+
+def test_where_no_job_has_run_there_is_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither on shared nodes nor before the first node."""
+    told = {"nodes": ["n1"], "cores": 0, "sizes": {"n1": [4, 0]}, "time": 1.0, "jobs": [], "entries": []}
+    answering(monkeypatch, {"history": [told, told | {"nodes": [], "sizes": {}}]})
+    for _ in range(2):
+        with pytest.raises(SchedulerError, match=r"^no job has run yet, so there is nothing to draw or to write: "):
+            drom("queue", "--out", "folder")
 
 
 @pytest.mark.parametrize(("words", "last"), [((), 100_000), (("--last", "5"), 5), (("--all",), 100_000)])

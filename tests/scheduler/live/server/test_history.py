@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drom.agent.errors import ControlError
 from drom.agent.execution import protocol as say
+from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster.paging import PAGE, all_pages
 
 from tests.support.scheduler_requests import OTHER, ROOT, scheduler, submit
@@ -101,3 +102,13 @@ def test_a_time_is_a_number(server: Server, field: str, value: object) -> None:
     """Nothing else is compared with times."""
     with pytest.raises(ControlError, match=f"^{field} is a time in seconds since 1970: send one"):
         server._answer({"order": "history", field: value}, OTHER)
+
+
+def test_the_sizes_of_nodes_and_the_devices_of_jobs_are_in_it() -> None:
+    """Nodes have a common number of cores except where jobs share nodes of any size."""
+    with scheduler(policy=load_policy("resources")) as server:
+        submit(server)
+        found = server._answer({"order": "history"}, ROOT)
+
+    assert (found["cores"], found["sizes"]) == (0, {"n1": [4, 0]})
+    assert [job["devices"] for job in found["jobs"]] == [{}]
