@@ -18,6 +18,9 @@ An agent knows an attempt from `Start` until `Forget`, however often the agent i
 * `Resize` is answered by `Resized` or `NotResized`; a newer one replaces one that is not answered yet.
 * Over TCP both sides show CURVE keys (`drom.agent.control.keys`): the scheduler's public key is stored under the name
   of its host, or is that of a pair which all nodes share. Over ipc the path identifies the scheduler.
+* A filler is saved by `Save`, and its attempt then ends with `Ended.saved`; `NotSaved` says that it goes on. Its image
+  stays on the node, and is listed in `Hello.images`, until `Discard`. `Start.image` restores it, on another node after
+  `Offer` to the node that has it, whose answer `Offered` comes as `Start.source`.
 * `Post` is a message between the agents of a job's nodes: the scheduler relays `body`, unchanged, to the node `to`,
   if the job runs on both, and sets `node` to the name of the sender; otherwise it answers with `Lost`.
 """
@@ -46,11 +49,14 @@ MOST_DEVICES = 4096
 """The most of a counted resource that a job has on a node."""
 MOST_ON_NODE = 4096
 """The most jobs that an agent reports in a message."""
-FAULTS = ("job", "node", "busy")
-"""Why a job does not run on a node: because of its request, because of a defect, or only for now."""
+FAULTS = ("job", "node", "busy", "image")
+"""Why a job does not run on a node: because of its request, a defect, only for now, or since its image cannot be
+restored there."""
 STATES = ("running", "ended", "refused")
 MODES = ("run", "launch", "hold")
 CLASSES = ("malleable", "moldable", "rigid")
+CONTAINER, PROGRAM = "container", "program"
+"""How fillers are saved: their processes, in a container, by CRIU; or by a checkpoint of the program's own."""
 LETTERS = "jnux%"
 """What may follow a % in the path of a job's file: the job, the node, the user, the name of the job, a % itself."""
 _NO_ID = (1 << 32) - 1
@@ -189,10 +195,19 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """An image of a filler in the node's store: the job, and the number of the save."""
+
+    job: int = field(metadata=_is(_ID))
+    generation: int = field(metadata=_is(_ID))
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The node is present, with `cores` units of up to `cpus_per_core` CPUs each; `memory` 0: unknown.
 
     `limits_memory`: jobs get no more memory here than `Start.memory`.
+    `saves` are the ways in which it can save fillers. Nodes of the same `cpu` can restore each other's `images`.
     """
 
     protocol: int = field(metadata=_is(_whole(0)))
@@ -209,6 +224,11 @@ class Hello:
     time: float = field(metadata=_is(_real))
     jobs: tuple[Known, ...] = field(metadata=_is(_many(lambda value: _fields(Known, value), most=MOST_ON_NODE)))
     limits_memory: bool = field(metadata=_is(_switch), default=False)
+    saves: tuple[str, ...] = field(metadata=_is(_many(_one_of((CONTAINER, PROGRAM)), most=2)), default=())
+    cpu: str = field(metadata=_is(_text(255)), default="")
+    images: tuple[Kept, ...] = field(
+        metadata=_is(_many(lambda value: _fields(Kept, value), most=MOST_ON_NODE)), default=()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +278,7 @@ class Ended:
     """The job is over: `status` is its exit code, or -N when signal N ended it. `max_rss` is of its largest process.
 
     `note` says why the node has lost it or, with `over_memory`, that it needed more memory than it may have.
+    `saved` is the number of the save that ended it, which wrote `written` bytes; 0 if it has ended otherwise.
     """
 
     job: int = field(metadata=_is(_ID))
@@ -268,6 +289,37 @@ class Ended:
     max_rss: int = field(metadata=_is(_SIZE))
     note: str = field(metadata=_is(_SENTENCE), default="")
     over_memory: bool = field(metadata=_is(_switch), default=False)
+    saved: int = field(metadata=_is(_whole(0)), default=0)
+    written: int = field(metadata=_is(_SIZE), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """The filler could not be saved, and goes on."""
+
+    job: int = field(metadata=_is(_ID))
+    attempt: int = field(metadata=_is(_ID))
+    reason: str = field(metadata=_is(_SENTENCE))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an image is to be had once: a ZeroMQ `port` of `host` with this CURVE `key`, for who knows the `secret`."""
+
+    host: str = field(metadata=_is(_NAME))
+    port: int = field(metadata=_is(_whole(1, 65535)))
+    key: str = field(metadata=_is(_NAME))
+    secret: str = field(metadata=_is(_NAME))
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The image of a job is to be had at `source`; None: for a `reason` it is not."""
+
+    job: int = field(metadata=_is(_ID))
+    generation: int = field(metadata=_is(_ID))
+    source: Source | None = field(metadata=_is(_or_none(lambda value: _fields(Source, value))))
+    reason: str = field(metadata=_is(_SENTENCE), default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +375,8 @@ class Start:
     `memory` is that of the whole job here, and `devices` are the identities, from 0, of its counted resources.
     `output`, `error` and `input` are paths from `cwd`, where %j is the job, %n the node, %u the user and %x the name:
     None means /dev/null, but an `error` of None goes to the same file as the output. The first attempt overwrites an
-    existing output file, a later one appends to it.
+    existing output file, a later one appends to it. A filler has a way of `saving`, and goes on from the save with the
+    number `image` (0: it begins), which is in the node's store or to be fetched from a `source`.
     """
 
     job: int = field(metadata=_is(_ID))
@@ -353,6 +406,9 @@ class Start:
     )
     run_options: tuple[str, ...] = field(metadata=_is(_many(_STRING)), default=())
     script: str = field(metadata=_is(_text(1 << 20)), default="")
+    saving: str = field(metadata=_is(_one_of(("", CONTAINER, PROGRAM))), default="")
+    image: int = field(metadata=_is(_whole(0)), default=0)
+    source: Source | None = field(metadata=_is(_or_none(lambda value: _fields(Source, value))), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +429,32 @@ class Signal:
     attempt: int = field(metadata=_is(_ID))
     signal: int = field(metadata=_is(_whole(1, 64)))
     then_kill: float | None = field(metadata=_is(_or_none(_real)), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Save a filler, as number `generation` of its saves, within so many seconds, and end it."""
+
+    job: int = field(metadata=_is(_ID))
+    attempt: int = field(metadata=_is(_ID))
+    generation: int = field(metadata=_is(_ID))
+    within: float = field(metadata=_is(_real))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Let another node fetch the image of a job, which stays here."""
+
+    job: int = field(metadata=_is(_ID))
+    generation: int = field(metadata=_is(_ID))
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Remove the image of a job, if it is here."""
+
+    job: int = field(metadata=_is(_ID))
+    generation: int = field(metadata=_is(_ID))
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,8 +489,8 @@ class Lost:
     body: dict[str, Any] = field(metadata=_is(_book(_value)))
 
 
-FromAgent = Hello | Alive | Started | Refused | Ended | Resized | NotResized | Post
-ToAgent = Welcome | No | Who | Start | Resize | Signal | Forget | Post | Lost
+FromAgent = Hello | Alive | Started | Refused | Ended | Resized | NotResized | NotSaved | Offered | Post
+ToAgent = Welcome | No | Who | Start | Resize | Signal | Save | Offer | Discard | Forget | Post | Lost
 
 
 def _by_kind(kinds: Iterable[type]) -> dict[str, type]:
@@ -420,8 +502,8 @@ def _kind(message: type) -> str:
     return "".join("_" + c.lower() if c.isupper() else c for c in message.__name__)[1:]
 
 
-FROM_AGENT = _by_kind((Hello, Alive, Started, Refused, Ended, Resized, NotResized, Post))
-TO_AGENT = _by_kind((Welcome, No, Who, Start, Resize, Signal, Forget, Post, Lost))
+FROM_AGENT = _by_kind((Hello, Alive, Started, Refused, Ended, Resized, NotResized, NotSaved, Offered, Post))
+TO_AGENT = _by_kind((Welcome, No, Who, Start, Resize, Signal, Save, Offer, Discard, Forget, Post, Lost))
 
 
 # --- as bytes ---------------------------------------------------------------------------------------------------------

@@ -47,9 +47,9 @@ _NAMES = {
     Level.ERR: "fault policy_fault queue_damaged queue_stuck spool_unreadable",
     Level.WARNING: """
         bind_failed cgroup_failed claim_conflict clock_ahead compile_failed config_rejected events_lost
-        history_failed job_kill_failed job_node_fail job_refused job_resize_failed job_unknown message_dropped
-        node_busy node_clock_off node_down node_drained node_refused node_silent planner_failed request_failed
-        slurm_failed spool_failed topology_unclear unit_kept user_unknown
+        history_failed job_kill_failed job_node_fail job_not_saved job_refused job_resize_failed job_unknown
+        message_dropped node_busy node_clock_off node_down node_drained node_refused node_silent planner_failed
+        request_failed slurm_failed spool_failed topology_unclear unit_kept user_unknown
     """,
     Level.NOTICE: """
         adopted cluster_joined confined cpus_avoided cpus_changed enforced foreign_jobs frozen handed_over job_requeued
@@ -58,9 +58,9 @@ _NAMES = {
     """,
     Level.INFO: """
         applied arrived bound compiled compiling excluded job_cancelled job_completed job_ended job_ending job_failed
-        job_held job_limit job_ordered job_placed job_released job_resized job_signalled job_started job_submitted
-        job_timeout job_updated kept metrics remote slurm_limit slurm_released slurm_taken_back slurm_use task_ended
-        task_started
+        job_held job_limit job_ordered job_placed job_released job_resized job_saved job_saving job_signalled
+        job_started job_submitted job_timeout job_updated kept metrics remote slurm_limit slurm_released
+        slurm_taken_back slurm_use task_ended task_started
     """,
     Level.DEBUG: "joined responder_left responder_set",
 }

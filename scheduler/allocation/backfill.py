@@ -68,10 +68,12 @@ class Answer(NamedTuple):
     """The decisions: the start of each job, the present second or that of its reservation, NEVER without one.
 
     `rows`, of shape ``(capacity, 3)``, has a job, one of its nodes and its units there, for the jobs that start now.
+    `later` has the same for those with a reservation.
     """
 
     start: Ints
     rows: Ints
+    later: Ints
 
 
 class _Reservations(NamedTuple):
@@ -311,8 +313,8 @@ def _insert(  # noqa: PLR0917 - numba wants them by position
 @routine
 def backfill(  # noqa: PLR0917 - numba wants them by position
     now: int, machine: Machine, requests: Requests, held: Held, depth: int, answer: Answer
-) -> int:
-    """Decide on the waiting jobs in their order, and return the number of rows of the answer."""
+) -> tuple[int, int]:
+    """Decide on the waiting jobs in their order, and return how many of the answer's `rows` and of `later` are used."""
     nodes, resources = machine.free.shape
     jobs = len(requests.units)
     most = min(depth, jobs)
@@ -328,7 +330,7 @@ def backfill(  # noqa: PLR0917 - numba wants them by position
     kept.low[0] = machine.free
     kept.sum[0] = machine.free.sum(axis=0)
     found = np.empty((nodes, 2), np.int64)
-    size = rows = 0
+    size = rows = later = 0
     for job in range(jobs):
         answer.start[job] = NEVER
         units, amount = requests.units[job], requests.amount[job]
@@ -353,7 +355,16 @@ def backfill(  # noqa: PLR0917 - numba wants them by position
             and _reserve(now, machine, requests, held, answer, rows, kept, size, job, found)
         ):
             size += 1
-    return rows
+            rest = units
+            for i in range(nodes):
+                if rest <= 0:
+                    break
+                answer.later[later, 0] = job
+                answer.later[later, 1] = found[i, 0]
+                answer.later[later, 2] = found[i, 1]
+                later += 1
+                rest -= found[i, 1]
+    return rows, later
 
 
 @routine
@@ -379,9 +390,11 @@ def decide(now: int, machine: Machine, requests: Requests, held: Held, depth: in
     `depth` is from 0 to `MOST_DEPTH`. Each unit asks for at least one core.
     """
     capacity = int(np.maximum(machine.free[:, 0], 0).sum()) if len(machine.free) else 0
-    answer = Answer(np.full(len(requests.units), NEVER, np.int64), np.empty((capacity, 3), np.int64))
-    rows = compiled().backfill(now, machine, requests, held, depth, answer)
-    return answer._replace(rows=answer.rows[:rows])
+    most = min(depth, len(requests.units)) * len(machine.free)
+    starts = np.full(len(requests.units), NEVER, np.int64)
+    answer = Answer(starts, np.empty((capacity, 3), np.int64), np.empty((most, 3), np.int64))
+    rows, later = compiled().backfill(now, machine, requests, held, depth, answer)
+    return answer._replace(rows=answer.rows[:rows], later=answer.later[:later])
 
 
 def suited_nodes(capacity: Ints, allowed: Ints, used: Ints) -> Ints:

@@ -47,6 +47,13 @@ class Attempt:
     status: int = 0
     ended: float = 0.0
     over_memory: str = ""
+    saving: str = ""
+    work: int = 0
+    """What a filler has done, which its images keep."""
+    save: int = 0
+    """The number of a save that was ordered."""
+    saved: int = 0
+    """The number of the save that ended it."""
 
 
 @dataclass
@@ -68,6 +75,10 @@ class FakeNode:
     features: tuple[str, ...] = ()
     memory: int = 0
     resources: dict[str, int] = field(default_factory=dict)
+    images: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The number of the save, and the work done by then, by job."""
+    peers: dict[str, FakeNode] = field(default_factory=dict)
+    cpu: str = "x86"
 
     def hello(self) -> say.Hello:
         """Say who it is."""
@@ -75,7 +86,10 @@ class FakeNode:
         self.welcome = False
         now, name = self.clock(), self.name
         has = self.cores, 1, self.memory, self.resources, self.features
-        return say.Hello(say.PROTOCOL, "1", name, name, "b", *has, emulated=False, time=now, jobs=known)
+        images = tuple(say.Kept(job, number) for job, (number, _) in self.images.items())
+        ways = say.CONTAINER, say.PROGRAM
+        about = name, name, "b", *has, False, now, known
+        return say.Hello(say.PROTOCOL, "1", *about, saves=ways, cpu=self.cpu, images=images)
 
     @property
     def running(self) -> dict[tuple[int, int], Attempt]:
@@ -96,7 +110,12 @@ class FakeNode:
             self.outbox.extend(self._ended(key) for key in over if self.welcome)
         elif isinstance(message, say.Start):
             self._start(message)
-        elif isinstance(message, (say.Resize, say.Signal, say.Forget)):
+        elif isinstance(message, say.Offer):
+            self._offer(message)
+        elif isinstance(message, say.Discard):
+            if self.images.get(message.job, (0, 0))[0] == message.generation:
+                del self.images[message.job]
+        elif isinstance(message, (say.Resize, say.Signal, say.Save, say.Forget)):
             self._obey(message)
 
     def refuse(self) -> bool:
@@ -110,20 +129,61 @@ class FakeNode:
 
     def _start(self, message: say.Start) -> None:
         key = message.job, message.attempt
+        work = self._restored(message)
+        if key not in self.known and work is None:
+            self.outbox.append(say.Refused(*key, "image", "there is no such image."))
+            return
         if key not in self.known:
             assert key not in self.launched, f"{key} is started twice on {self.name}"
             self.launched.add(key)
             self.begun.update({key} if message.mode != "hold" else ())
             self.known[key] = Attempt("running", message.cores, message.memory, message.devices)
+            self.known[key].saving, self.known[key].work = message.saving, work or 0
         runs = self.known[key].state == "running"
         self.outbox.append(say.Started(*key, 1, self.clock()) if runs else self._ended(key))
+
+    def _restored(self, message: say.Start) -> int | None:
+        """Return the work that is done when a job starts; None if its image cannot be had."""
+        if not message.image or message.saving == say.PROGRAM:
+            return 0
+        there = self.peers[message.source.host] if message.source else self
+        number, work = there.images.get(message.job, (0, 0))
+        return work if number == message.image else None
+
+    def _offer(self, message: say.Offer) -> None:
+        source = say.Source(self.name, 1, "key", "secret")
+        is_here = self.images.get(message.job, (0, 0))[0] == message.generation
+        answer = (source, "") if is_here else (None, "it was removed.")
+        self.outbox.append(say.Offered(message.job, message.generation, *answer))
+
+    def work(self, *, ends: bool) -> None:
+        """Carry out all orders for attempts; with `ends` all programs end."""
+        for key in [key for key, one in self.running.items() if one.ordered]:
+            self.follow(key)
+        for key in [key for key, one in self.running.items() if one.save]:
+            self.finish_save(key)
+        for key in [key for key in self.running if ends and key in self.begun]:
+            self.end(key, 0)
+
+    def finish_save(self, key: tuple[int, int], *, succeeds: bool = True) -> None:
+        """Save a filler that is to be saved, or fail to."""
+        one = self.known[key]
+        number, one.save = one.save, 0
+        if not succeeds:
+            self.outbox.append(say.NotSaved(*key, "it has an open connection."))
+            return
+        if one.saving == say.CONTAINER:
+            self.images[key[0]] = number, one.work
+        one.saved = number
+        self.end(key, 0)
 
     def _ended(self, key: tuple[int, int]) -> say.Ended:
         """Say how an attempt has ended."""
         one = self.known[key]
-        return say.Ended(*key, one.status, one.ended, 1.0, 0, one.over_memory, over_memory=bool(one.over_memory))
+        over = bool(one.over_memory)
+        return say.Ended(*key, one.status, one.ended, 1.0, 0, one.over_memory, over_memory=over, saved=one.saved)
 
-    def _obey(self, message: say.Resize | say.Signal | say.Forget) -> None:
+    def _obey(self, message: say.Resize | say.Signal | say.Save | say.Forget) -> None:
         key = message.job, message.attempt
         one = self.known.get(key)
         if one is None:
@@ -131,6 +191,9 @@ class FakeNode:
         if isinstance(message, say.Resize):
             one.ordered.append(message.cores)
             one.cores = max(one.cores, message.cores)
+        elif isinstance(message, say.Save):
+            if one.state == "running":
+                one.save = message.generation
         elif isinstance(message, say.Signal):
             self.end(key, -message.signal)
         else:
@@ -163,6 +226,8 @@ class FakeCluster:
     ) -> None:
         self.folder, self.policy, self.settings, self.now = folder, policy, settings, 1000.0
         self.nodes = {name: FakeNode(name, lambda: self.now) for name in (f"n{i}" for i in range(nodes))}
+        for node in self.nodes.values():
+            node.peers = self.nodes
         for node, size in zip(self.nodes.values(), sizes, strict=False):
             node.cores, node.memory, node.resources = size
         self.store = Store(folder)
@@ -238,16 +303,11 @@ class FakeCluster:
             if ends:
                 self.release_lost()
             for node in self.nodes.values():
-                while node.inbox:
-                    node.read()
-                    busy = True
+                busy = busy or bool(node.inbox) or not node.welcome
+                node.read_all()
                 if not node.welcome:
                     self.join(node)
-                    busy = True
-                for key in [key for key, one in node.running.items() if one.ordered]:
-                    node.follow(key)
-                for key in [key for key in node.running if ends and key in node.begun]:
-                    node.end(key, 0)
+                node.work(ends=ends)
                 while node.outbox:
                     self.hear(node)
                     busy = True

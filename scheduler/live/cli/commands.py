@@ -19,6 +19,7 @@ from drom.agent.cli import output
 from drom.agent.cli.parameters import AsJson, optional, reader, with_options
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
+from drom.agent.execution.protocol import CONTAINER
 from drom.agent.system.paths import default_keys, default_queue
 from drom.agent.text import WordError
 from drom.scheduler.errors import SchedulerError
@@ -228,6 +229,14 @@ class SubmitOptions:
         readable=False,
         help="The folder in which it runs; default: the current one.",
     )
+    filler: bool = typer.Option(
+        False, "--filler", help="Run in the gaps that regular jobs leave; it is saved when they need its node."
+    )
+    checkpoint: str = typer.Option(
+        CONTAINER,
+        metavar="WAY",
+        help="How a filler is saved: container, by CRIU, or program, which saves itself on SIGUSR1.",
+    )
     no_requeue: bool = typer.Option(False, "--no-requeue", help="Fail if a node is lost, instead of starting again.")
     hold: bool = typer.Option(False, "--hold", "-H", help="Do not start the job before drom hold --release.")
     count: int = typer.Option(1, min=1, max=10_000, help="Submit this many copies of the job.")
@@ -274,6 +283,7 @@ class SubmitOptions:
             requeue=not self.no_requeue,
             hold=self.hold,
             array=self.array or "",
+            saving=self.checkpoint if self.filler else "",
         )
 
 

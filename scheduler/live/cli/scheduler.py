@@ -17,6 +17,7 @@ from drom.agent.observe.guarded import EXIT_STATUS, LoopError
 from drom.agent.observe.log import Log, failure
 from drom.agent.system.paths import default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
+from drom.scheduler.allocation.filling import Gaps
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, PARTITIONS, SYSTEM_FILE, UsageError, key_of
 from drom.scheduler.live.cluster.settings import LIVE, Settings
@@ -80,6 +81,21 @@ class SchedulerOptions:
         min=0.1,
         help="Time within which a job must shrink to make room for another.",
     )
+    save_within: float = typer.Option(
+        USUAL.save_within, metavar="SECONDS", min=1, help="Time within which a filler must be saved, or is killed."
+    )
+    filler_lead: int = typer.Option(
+        USUAL.gaps.lead,
+        metavar="SECONDS",
+        min=1,
+        help="Save fillers so long before a reservation begins, or a slot ends.",
+    )
+    filler_slot: int = typer.Option(
+        "",
+        metavar="TIME",
+        help="Start regular jobs only every so often, and save all fillers before; unset: at any time.",
+        parser=TIME,
+    )
     kill_wait: float = typer.Option(
         USUAL.kill_wait, metavar="SECONDS", min=0, help="Time from SIGTERM to SIGKILL when a job is ended."
     )
@@ -129,6 +145,8 @@ class SchedulerOptions:
             silence=self.silence,
             give_up=self.give_up,
             shrink_within=self.shrink_within,
+            save_within=self.save_within,
+            gaps=Gaps(self.filler_slot, self.filler_lead),
             kill_wait=self.kill_wait,
             default_time=self.default_time,
             max_time=self.max_time,
@@ -146,6 +164,7 @@ CHANGEABLE = {
     "silence",
     "give_up",
     "shrink_within",
+    "save_within",
     "kill_wait",
     "default_time",
     "max_time",
@@ -204,7 +223,14 @@ def _settings(options: SchedulerOptions, partitions: tuple[Partition, ...], poli
         equal = f"policy {policy.name} treats all nodes as equal, so that there can be no partitions"
         msg = f"{equal}: remove them from the file, or run the scheduler with --policy sd."
         raise SchedulerError(msg)
-    return replace(options.settings, partitions=partitions)
+    settings = replace(options.settings, partitions=partitions)
+    if settings.gaps.slot and (policy.built_in == "cp" or not policy.divides_nodes):
+        msg = f"policy {policy.name} starts jobs at any time: leave out --filler-slot, or choose --policy resources."
+        raise SchedulerError(msg)
+    if 0 < settings.gaps.slot <= 2 * settings.gaps.lead:
+        msg = f"slots of {settings.gaps.slot} s leave no time to fillers: choose a longer --filler-slot."
+        raise SchedulerError(msg)
+    return settings
 
 
 class Reload:

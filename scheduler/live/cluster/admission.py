@@ -7,13 +7,14 @@ share would find room beside it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.agent.text import counted, duration, in_words
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import units
 from drom.scheduler.live.cluster.controller import ANYWHERE
-from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING
+from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING, restoring, saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -48,7 +49,7 @@ def hosts(spec: Spec, nodes: Iterable[Node]) -> list[Node]:
     if spec.partition:
         found = [node for node in found if spec.partition in node.partitions]
     if features:
-        found = [node for node in found if features.issubset(node.features)]
+        found = [node for node in found if features <= node.can]
     if amounts:
         found = [node for node in found if all(node.resources.get(name, 0) >= amount for name, amount in amounts)]
     return found
@@ -68,11 +69,20 @@ def _lacks(spec: Spec, node: Node) -> Iterator[str]:
 
 def why_not_under(policy: Policy, spec: Spec) -> str:
     """Return why a policy cannot place a job, which an earlier policy may have accepted; empty if it can."""
+    if spec.saving and not policy.divides_nodes:
+        return f"policy {policy.name} gives jobs whole nodes, and fillers need gaps in nodes"
     if not spec.nodes and spec.ranks > 1 and not policy.divides_nodes:
         return f"policy {policy.name} gives jobs whole nodes, and it does not say how many"
     if group_of(spec) == ANYWHERE or policy.knows_nodes or policy.divides_nodes:
         return ""
     return f"policy {policy.name} treats all nodes as equal"
+
+
+def placed(spec: Spec, cpu: str = "") -> Spec:
+    """Return a specification in which a filler asks for nodes that can save it, and restore its image of a `cpu`."""
+    if not spec.saving:
+        return spec
+    return replace(spec, constraint=(*spec.constraint, saving(spec.saving), *([restoring(cpu)] if cpu else [])))
 
 
 def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
@@ -82,6 +92,10 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
         msg = f"{why_not}: omit {wants}, or run the scheduler with --policy sd."
         raise SchedulerError(msg)
     _check_names(spec, nodes)
+    if spec.saving and not any(spec.saving in node.saves for node in nodes):
+        ways = f"none of the nodes can save a filler by {spec.saving}"
+        msg = f"{ways}: choose another --checkpoint, or see docs/cluster.md for what agents need."
+        raise SchedulerError(msg)
     if spec.memory and spec.memory > (most := max((node.memory for node in nodes), default=0)) > 0:
         msg = (
             f"the job asks for {in_words(spec.memory)} of memory on each node, and the largest here has "
@@ -98,7 +112,7 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
         having += " outside --exclude" if spec.exclude else ""
         msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."
         raise SchedulerError(msg)
-    if settings.max_time and spec.time > settings.max_time:
+    if settings.max_time and spec.time > settings.max_time and not spec.saving:
         longest = duration(settings.max_time)
         msg = f"the job asks for {duration(spec.time)}, and jobs here may take {longest}: request less with --time."
         raise SchedulerError(msg)

@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from drom.scheduler.live.cluster.executions import Executions
+    from drom.scheduler.live.cluster.fillers import Fillers
     from drom.scheduler.live.cluster.membership import Membership
     from drom.scheduler.live.cluster.state import ClusterState
 
-_OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized
+_OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized | say.NotSaved
 
 
 class Agents:
     """The agents of all nodes."""
 
-    def __init__(self, state: ClusterState, executions: Executions, members: Membership) -> None:
+    def __init__(self, state: ClusterState, executions: Executions, fillers: Fillers, members: Membership) -> None:
         self._state = state
         self._executions = executions
+        self._fillers = fillers
         self._members = members
         self._outbox = state.outbox
         self._placements = state.placements
@@ -54,6 +56,7 @@ class Agents:
         node = self._members.join(message, now)
         self._outbox.send(node.name, say.Welcome(settings.name, settings.heartbeat))
         self._reconcile(node, message.jobs, now)
+        self._fillers.joined(node, message.images, now)
         self._members.refresh(node)
 
     def _reconcile(self, node: Node, there: Iterable[say.Known], now: float) -> None:
@@ -77,7 +80,7 @@ class Agents:
                 self._executions.missing(part, now)
         for part in self._placements.on(node.index):
             if part.state != ABSENT and self._placements.is_unsure(part.job.number):
-                self._executions.confirm_start(part, is_there=part.job.number in known)
+                self._executions.confirm_start(part, now, is_there=part.job.number in known)
 
     def _kill_unknown(self, node: Node, number: int, attempt: int) -> None:
         self._outbox.send(node.name, say.Signal(number, attempt, signal.SIGKILL, None))
@@ -98,6 +101,8 @@ class Agents:
         elif isinstance(message, say.Alive):
             node.skew = message.time - now
             self._measured(node, message.paces)
+        elif isinstance(message, say.Offered):
+            self._fillers.offered(name, message, now)
         elif not isinstance(message, say.Hello):
             self._on_job_message(node, message, now)
 
@@ -111,6 +116,10 @@ class Agents:
                 self._executions.started(part, now)
             case say.Refused():
                 self._refused(part, message, now)
+            case say.NotSaved():
+                self._fillers.not_saved(part, message, now)
+            case say.Ended(saved=number) if number:
+                self._fillers.saved(part, message, now)
             case say.Ended():
                 self._ended(part, message, now)
             case say.Resized():
@@ -160,6 +169,7 @@ class Agents:
             self._outbox.warn("node_drained", node=node.name, job=job.number, reason=message.reason)
         if message.fault == "busy":
             self._members.put_off(node, message.reason, now)
+        job.losses += message.fault == "image"
         again = message.fault != "job" and (job.spec.requeue or node.name == job.launcher)  # else it may have started
         self._executions.leave(part)
         self._executions.end(job, REQUEUE if again else FAILED, now)

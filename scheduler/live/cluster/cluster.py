@@ -10,11 +10,13 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.text import LONGEST
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, launch, units
 from drom.scheduler.live.cluster.agents import Agents
 from drom.scheduler.live.cluster.executions import Executions
+from drom.scheduler.live.cluster.fillers import Fillers
 from drom.scheduler.live.cluster.job_queue import JobQueue
 from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
@@ -60,8 +62,9 @@ class Cluster:
         self.state = ClusterState(policy, settings, past, usage)
         self.queue = JobQueue(self.state)
         self.executions = Executions(self.state, self.queue)
-        self.members = Membership(self.state, self.queue, self.executions)
-        self.agents = Agents(self.state, self.executions, self.members)
+        self.fillers = Fillers(self.state, self.queue, self.executions)
+        self.members = Membership(self.state, self.queue, self.executions, self.fillers)
+        self.agents = Agents(self.state, self.executions, self.fillers, self.members)
         self.policy, self.settings, self.usage = policy, settings, self.state.usage
         self.jobs, self.nodes, self.outbox = self.state.jobs, self.state.nodes, self.state.outbox
         self.placements, self.dispatch = self.state.placements, self.state.dispatch
@@ -104,7 +107,7 @@ class Cluster:
             raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
         spec = self._naming_all(spec)
         partition = partition_of(spec.partition, self.settings.partitions)
-        time = spec.time or self.settings.limit(0)
+        time = spec.time or (LONGEST if spec.saving else self.settings.limit(0))
         if partition:
             time = spec.time or partition.limit(time)
             spec = replace(spec, partition=partition.name)
@@ -229,12 +232,14 @@ class Cluster:
         if self.controller:
             self.queue.share_out(self.controller, now)
             self.executions.follow_policy(self.controller, now)
+            self.fillers.follow_policy(now)
 
     def next_look(self) -> float:
         """Return the time by which `turn` must be called again."""
         if self.queue.is_behind:
             return 0.0
         looks = [self.dispatch.wake, self.members.next_look, self.executions.survivors.next_look]
+        looks.append(self.fillers.next_look())
         if controller := self.controller:
             looks += self.executions.next_looks(controller)
             looks += [] if controller.wake == NEVER else [controller.wake]

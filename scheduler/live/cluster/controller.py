@@ -72,7 +72,8 @@ class JobRequest(NamedTuple):
     """What a policy knows of a job. `requested` is in seconds; `group` names the set of nodes on which it may run.
 
     Under a policy over resources `nodes` are units, each of which asks for `amounts` of resources by name (memory in
-    MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds.
+    MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds. A filler may be
+    saved at any time, and goes on best on its `home` node.
     """
 
     nodes: int
@@ -83,6 +84,8 @@ class JobRequest(NamedTuple):
     most: int = 1
     amounts: tuple[tuple[str, int], ...] = ()
     expected_wait: int = EXPECTED_WAIT
+    fills: bool = False
+    home: int = NOBODY
 
 
 class Fault(NamedTuple):
@@ -115,6 +118,8 @@ class Controller:
         self.faults: list[Fault] = []
         """Decisions of the policy's last call that could not be carried out."""
         self.late: list[int] = []
+        self.evicted: list[int] = []
+        """Always empty: no filler runs under these policies."""
         """Jobs that reach their limits within this second, until the caller empties the list."""
         self._options = compiler.values(policy.options)
         self._world = live_state.empty_state(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)

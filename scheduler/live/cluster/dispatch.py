@@ -71,8 +71,14 @@ class Dispatch:
         return orders
 
     def _fits(self, waiting: Placement) -> bool:
-        """Return whether the node of a part that waits has room for it."""
-        return self._placements.held(waiting.node.index) + waiting.planned <= waiting.node.cores
+        """Return whether the node of a part that waits has room for it, also for its memory once fillers have left."""
+        node = waiting.node
+        if self._placements.held(node.index) + waiting.planned > node.cores:
+            return False
+        others = [part.job.spec for part in self._placements.on(node.index) if part.state != WAITING]
+        if not node.memory or not any(spec.saving for spec in others):
+            return True
+        return sum(spec.memory for spec in others) + waiting.job.spec.memory <= node.memory
 
     def _resizes(self, parts: list[Placement], now: float) -> Iterator[Resize]:
         """Give and yield the orders for parts on one node that can be given now."""

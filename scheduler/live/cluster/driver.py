@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from drom.scheduler.allocation.filling import Gaps
 from drom.scheduler.cp.model import require
 from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.controller import check as check_whole
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
 Driver = Controller | ResourceController
 
 
-def driver_of(policy: Policy, cores: int) -> Driver:
+def driver_of(policy: Policy, cores: int, gaps: Gaps = Gaps()) -> Driver:  # noqa: B008 - immutable
     """Return the driver of a policy; `cores` are those of each node, if it plans with whole nodes.
+
+    Otherwise fillers run in the `gaps`.
 
     Raises SchedulerError for a policy that cannot decide here, and for one that cannot be compiled.
     """
-    return ResourceController(policy) if policy.divides_nodes else Controller(policy, cores)
+    return ResourceController(policy, gaps) if policy.divides_nodes else Controller(policy, cores)
 
 
 def prepare(policy: Policy) -> None:

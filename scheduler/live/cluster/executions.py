@@ -53,6 +53,8 @@ class Executions:
         self.survivors = Survivors(state.settings.kill_wait)
         self.rates: dict[int, Rates] = {}
         """The measured rates of running jobs, by job, as far as this scheduler has received them."""
+        self.offers: dict[int, float] = {}
+        """Fillers that start once another node has offered their image, with the time at which it was asked."""
         self._faults: list[Fault] = []
         """Decisions of the policy that could not be carried out and that were reported in the log."""
 
@@ -122,7 +124,7 @@ class Executions:
                 job = self._state.jobs[order.job]
                 self.count_from(job, now)
                 for name in job.shares:
-                    self.start_on(name, job)
+                    self.start_on(name, job, now)
                 continue
             job, name, cores = order.part.job, order.part.node.name, order.cores
             self._outbox.send(name, say.Resize(job.number, job.attempt, cores, self._state.settings.shrink_within))
@@ -138,8 +140,12 @@ class Executions:
         if self._state.controller:
             self._state.controller.launched(job.number, int(now))
 
-    def start_on(self, name: str, job: Job) -> None:
-        """Send a node the request to start its part of a job."""
+    def start_on(self, name: str, job: Job, now: float) -> None:
+        """Send a node the request to start its part of a job; first, another node may have to offer its image."""
+        if job.image_on not in ("", name):
+            self.offers[job.number] = now
+            self._outbox.send(job.image_on, say.Offer(job.number, job.saves))
+            return
         most = job.shares[name] if self._state.policy.divides_nodes else self._state.nodes[name].cores
         self._outbox.send(name, start_of(job, name, most))
 
@@ -231,9 +237,9 @@ class Executions:
             self.end(job, job.verdict, now)
         elif part.state == ASKED:
             self.count_from(job, now)
-            self.start_on(part.node.name, job)
+            self.start_on(part.node.name, job, now)
 
-    def confirm_start(self, reported: Placement, *, is_there: bool) -> None:
+    def confirm_start(self, reported: Placement, now: float, *, is_there: bool) -> None:
         """Determine from its nodes' reports whether a job was started before this scheduler was."""
         parts = self._placements.of(reported.job.number)
         if is_there:
@@ -241,7 +247,7 @@ class Executions:
                 if part.state != STARTED:
                     part.state = ASKED
                     if part.node.speaks:
-                        self.start_on(part.node.name, part.job)
+                        self.start_on(part.node.name, part.job, now)
             return
         reported.state = ABSENT
         if not any(part.state == UNSURE for part in parts):
@@ -253,7 +259,7 @@ class Executions:
         """End a job on its nodes, with a verdict; the first verdict given counts."""
         job.verdict = job.verdict or verdict
         self._outbox.save(job)
-        if job.number in self._placements.waiting:
+        if job.number in self._placements.waiting or job.number in self.offers:
             self._placements.clear(job)
         self._leave_other_nodes(job)
         begins = job.state != ENDING
@@ -299,6 +305,7 @@ class Executions:
         if controller and controller.runs(job.number):
             controller.ended(job.number, int(now))
         self.rates.pop(job.number, None)
+        self.offers.pop(job.number, None)
         self._queue.has_left(job)
         self.survivors.has_ended(job.number)
         if job.verdict == REQUEUE:
@@ -316,8 +323,14 @@ class Executions:
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
         self._placements.clear(job)
-        job.shares, job.devices, job.limit = {}, {}, self._state.settings.limit(job.spec.time)
+        job.shares, job.devices, job.limit = {}, {}, self._state.settings.limit(job.spec.time) - int(job.ran)
         self._outbox.record(job, now, "requeued", reason=reason)
+
+    def put_back(self, job: Job, reason: str, now: float) -> None:
+        """Let a job wait again that no node was asked to start."""
+        self._placements.clear(job)
+        job.reason, job.verdict = reason, REQUEUE
+        self._left_all(job, now)
 
     def lose(self, job: Job, reason: str, now: float) -> None:
         """Record why a job has lost its part on a node; this also replaces the verdict that its launcher failed."""

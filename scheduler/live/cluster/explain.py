@@ -49,7 +49,9 @@ def why(job: Job, cluster: Cluster) -> str:
 
 
 def _outside(job: Job, cluster: Cluster) -> str:
-    """Return why a job was not submitted to the policy: its user or array may not run more. Empty if it was."""
+    """Return why a job was not submitted to the policy: its image, its array or its user. Empty if it was."""
+    if away := cluster.queue.image_away(job):
+        return f"what was saved of it is on {away}, which is silent or down"
     if cluster.queue.throttles.waits(job):
         most = array_of(job.spec.array).most
         return f"array {job.array} may run {counted(most, 'job')} at once, as its --array says"
@@ -114,7 +116,7 @@ def _shortage_of_resources(job: Job, controller: ResourceController) -> str:
         return "nodes that it needs are drained, silent or down"
     if now < count:
         return f"{'no node has' if count == 1 else 'too few nodes have'} {units.in_sentence(job.spec)} free"
-    return "it would delay others"
+    return "regular jobs are expected where there is room" if job.spec.saving else "it would delay others"
 
 
 def _away(nodes: Sequence[Node]) -> int:
@@ -172,6 +174,9 @@ def _waiting(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [f"It waits: {why(job, cluster)}."]
     if job.reason:
         said.append(f"Last time: {job.reason.removesuffix('.')}.")
+    if job.saves:
+        where = f", the last time on {job.image_on}" if job.image_on else ""
+        said.append(f"It was saved {counted(job.saves, 'time')}{where}.")
     controller = cluster.controller
     if controller and controller.waits(job.number):
         said += [_place(job, controller), *_share(job, cluster), _room(job, cluster)]
@@ -265,7 +270,11 @@ def _ending(job: Job, cluster: Cluster) -> str:
 
 def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [_has(job, cluster)]
-    if job.state == STARTING:
+    if cluster.fillers.is_saving(job.number):
+        said.append("It is being saved, because a regular job needs its node.")
+    if job.number in cluster.executions.offers:
+        said.append(f"It waits for its image from {job.image_on}.")
+    elif job.state == STARTING:
         waits = cluster.dispatch.waiting_for(job.number)
         said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")
     nodes = [part.node for part in cluster.placements.of(job.number)]

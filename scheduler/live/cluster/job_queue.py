@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from drom.agent.execution import protocol as say
 from drom.agent.text import counted
-from drom.scheduler.interface import RIGID
+from drom.scheduler.interface import NOBODY, RIGID
 from drom.scheduler.live.cluster import admission, fair_share, units
 from drom.scheduler.live.cluster.controller import ANYWHERE, JobRequest
 from drom.scheduler.live.cluster.dependencies import Dependencies
@@ -70,6 +71,11 @@ class JobQueue:
         """Return the jobs after which a job is to start and for which it still waits."""
         return self.dependencies.of(self._state.jobs[number])
 
+    def image_away(self, job: Job) -> str:
+        """Return the node that has a filler's image and whose agent is silent; empty if there is none."""
+        node = self._state.nodes.get(job.image_on)
+        return "" if node is None or node.speaks else node.name
+
     def why_not(self, spec: Spec) -> str:
         """Return why the policy cannot place a job that was accepted before; empty if it can."""
         if why_not := admission.why_not_under(self._state.policy, spec):
@@ -105,6 +111,7 @@ class JobQueue:
         """Submit a waiting job to the policy unless something keeps it from starting."""
         controller = self._state.controller
         could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
+        could = could and not self.image_away(job)
         could = could and self.throttles.enter(job) and self.turns.enter(job)
         if controller and could and not controller.waits(job.number):
             controller.submit(job.number, self.request(job), int(now))
@@ -158,6 +165,9 @@ class JobQueue:
         self.dependencies.leave(job)
         if not job.is_final:
             self._state.holdings.remove(job)
+        if job.image_on:
+            self._state.outbox.send(job.image_on, say.Discard(job.number, job.saves))
+            job.image_on = ""
         job.state, job.reason, job.ended, job.spec = state, reason, now, without_environment(job.spec)
         self._state.outbox.record(job, now, state, **({"reason": reason} if reason else {}))
 
@@ -206,22 +216,28 @@ class JobQueue:
 
     def request(self, job: Job) -> JobRequest:
         """Return the description of a job for the policy, which from then on knows the nodes of the job's group."""
-        state, placed = self._state, self._placed(job.spec)
-        group, length = admission.group_of(placed), max(1, state.settings.limit(job.spec.time))
+        state, placed = self._state, self._placed(job.spec, job.cpu if job.image_on else "")
+        group, length = admission.group_of(placed), max(1, state.settings.limit(job.spec.time) - int(job.ran))
         if group not in self._groups:
             self._groups[group] = placed
             self._allow(group)
         if state.policy.divides_nodes:
             count, most = units.units(job.spec)
             amounts, expected = tuple(units.amounts(job.spec).items()), state.settings.expected_wait(job.spec)
-            return JobRequest(count, length, RIGID, job.priority, group, most, amounts, expected)
+            home = state.nodes[job.image_on].index if job.image_on else NOBODY
+            fills = bool(job.spec.saving)
+            return JobRequest(count, length, RIGID, job.priority, group, most, amounts, expected, fills, home)
         cores = state.controller.cores if state.controller else 0
         shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, cores)
         return JobRequest(job.spec.nodes, length, CLASSES[job.spec.job_class] if shares else RIGID, job.priority, group)
 
-    def _placed(self, spec: Spec) -> Spec:
-        """Return a specification with what decides on which nodes its job may be; policies may count amounts."""
-        return replace(spec, memory=0, resources={}) if self._state.policy.divides_nodes else spec
+    def _placed(self, spec: Spec, cpu: str = "") -> Spec:
+        """Return a specification with what decides on which nodes its job may be; policies may count amounts.
+
+        `cpu` is that of the job's image.
+        """
+        spec = replace(spec, memory=0, resources={}) if self._state.policy.divides_nodes else spec
+        return admission.placed(spec, cpu)
 
     def regroup(self) -> None:
         """Recompute the nodes on which jobs may run, and the jobs that may share nodes."""

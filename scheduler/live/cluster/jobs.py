@@ -50,6 +50,9 @@ class Job:
     own program ended at the time `over`, although it may not have left all nodes. `losses` counts its losses soon after
     its start since it was last released. `holder` is the name of the last user who held it. In an array of jobs it has
     an `index`, and `array` is the number of the array's first job.
+
+    A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
+    its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.
     """
 
     number: int
@@ -78,6 +81,10 @@ class Job:
     devices: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     array: int = 0
     index: int = 0
+    saves: int = 0
+    ran: float = 0.0
+    image_on: str = ""
+    cpu: str = ""
 
     @property
     def label(self) -> str:
@@ -104,6 +111,16 @@ class Job:
         return next(iter(self.shares), "")
 
 
+def saving(way: str) -> str:
+    """Return the feature of nodes that can save fillers in a way. No feature that a user may name has such a form."""
+    return f"save fillers by {way}"
+
+
+def restoring(cpu: str) -> str:
+    """Return the feature of nodes that can restore images that were saved on a type of CPU."""
+    return f"restore images of {cpu}"
+
+
 @dataclass(slots=True)
 class Node:
     """A node as its agent describes it. `index` is its place in the policy's arrays; memory is in bytes (0: unknown).
@@ -113,7 +130,8 @@ class Node:
     `heard` is the time of its agent's last message (None: none since this scheduler started), `skew` the seconds by
     which its clock is ahead. `drained` is the reason why no job may start there; empty if jobs may. `busy` is the
     reason why it recently could not start one: it gets none until `again`, after a `pause` in seconds that grows until
-    it starts one. `partitions` are the names of those to which it belongs.
+    it starts one. `partitions` are the names of those to which it belongs. It `saves` fillers in
+    these ways, and restores those that were saved on a `cpu` of its type.
     """
 
     name: str
@@ -136,6 +154,13 @@ class Node:
     again: float | None = None
     partitions: list[str] = field(default_factory=list)
     limits_memory: bool = False
+    saves: list[str] = field(default_factory=list)
+    cpu: str = ""
+
+    @property
+    def can(self) -> set[str]:
+        """Its features, and in the same form how it saves fillers and whose images it restores."""
+        return {*self.features, *map(saving, self.saves), restoring(self.cpu)}
 
     @property
     def speaks(self) -> bool:

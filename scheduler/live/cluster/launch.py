@@ -20,8 +20,11 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 """Open MPI refuses to run as root without these variables; root has confirmed that by submitting the job."""
 
 
-def start_of(job: Job, node: str, most: int) -> say.Start:
-    """Return the message that starts a job on one of its nodes, where it may grow to `most` cores."""
+def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -> say.Start:
+    """Return the message that starts a job on one of its nodes, where it may grow to `most` cores.
+
+    `source` is where the node gets the job's image if it has none.
+    """
     spec, launches = job.spec, node == job.launcher
     mode = "hold" if not launches else "launch" if spec.by_mpirun else "run"
     return say.Start(
@@ -49,6 +52,9 @@ def start_of(job: Job, node: str, most: int) -> say.Start:
         tasks_on=tuple(map(job.tasks_on, job.shares)),
         devices={name: tuple(found) for name, found in job.devices.get(node, {}).items()},
         script=spec.script,
+        saving=spec.saving,
+        image=job.saves if job.image_on or spec.saving == say.PROGRAM else 0,
+        source=source,
     )
 
 

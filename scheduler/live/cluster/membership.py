@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from drom.agent.execution import protocol as say
     from drom.scheduler.live.cluster.executions import Executions
+    from drom.scheduler.live.cluster.fillers import Fillers
     from drom.scheduler.live.cluster.job_queue import JobQueue
     from drom.scheduler.live.cluster.state import ClusterState
 
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 class Membership:
     """The nodes, and the consequences of their silence for their jobs."""
 
-    def __init__(self, state: ClusterState, queue: JobQueue, executions: Executions) -> None:
+    def __init__(self, state: ClusterState, queue: JobQueue, executions: Executions, fillers: Fillers) -> None:
         self._state = state
         self._queue = queue
         self._executions = executions
+        self._fillers = fillers
         self._nodes = state.nodes
         self._outbox = state.outbox
         self._began = 0.0
@@ -52,6 +54,7 @@ class Membership:
         node.memory, node.host = message.memory, message.host
         node.resources, node.features = dict(message.resources), list(message.features)
         node.boot, node.emulated, node.limits_memory = message.boot, message.emulated, message.limits_memory
+        node.saves, node.cpu = list(message.saves), message.cpu
         node.partitions = names_of(node, self._state.settings.partitions)
         node.heard, node.gone_since, node.down, node.skew = now, None, False, message.time - now
         if abs(node.skew) > self._state.settings.skew:
@@ -67,7 +70,8 @@ class Membership:
     def _open(self, node: Node, now: float) -> None:
         """Tell the policy what a node has. With the first node scheduling begins; all may have to be of its size."""
         state = self._state
-        is_first, state.controller = not state.controller, state.controller or driver_of(state.policy, node.cores)
+        is_first = not state.controller
+        state.controller = state.controller or driver_of(state.policy, node.cores, state.settings.gaps)
         state.controller.describe(node.index, node.cores, node.memory, node.resources)
         if is_first:
             for job in [job for job in state.jobs.values() if job.state == PENDING]:
@@ -90,7 +94,7 @@ class Membership:
         self._outbox.nodes[name] = node
         self.refresh(node)
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, now: float) -> None:
         """Remove a node that is down and has no job. Raises SchedulerError for any other."""
         node = self._known(name)
         if not node.down:
@@ -103,6 +107,7 @@ class Membership:
         del self._nodes[name], self._state.node_at[node.index]
         self.strangers.pop(name, None)
         self._outbox.nodes[name] = None
+        self._fillers.forgotten(name, now)
         self._queue.regroup_by(node, is_there=False)
 
     def _known(self, name: str) -> Node:
@@ -186,6 +191,7 @@ class Membership:
         for node in self._nodes.values():
             if node.gone_since is None and self._silence_limit(node) < now:
                 node.gone_since = now
+                self._fillers.silent(node.name)
                 self._outbox.warn("node_silent", node=node.name, reason=reason)
                 self.refresh(node)
             if node.gone_since is not None and self._silence_limit(node) <= now:

@@ -7,6 +7,9 @@ whole seconds that never decrease, jobs are identified by their numbers, nodes b
 Policy `cp` is asked elsewhere: after events that let a job start, `take_question` returns what to ask, and nothing
 starts before `answered` brings the plan, or `PATIENCE` has passed: then a rule decides. About events meanwhile the next
 question asks.
+
+Fillers come last in the queue, and the policy does not know of them: they run in the gaps that its jobs leave
+(`drom.scheduler.allocation.filling`). Those that have to go are `evicted`.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide, fitting, suited_nodes
+from drom.scheduler.allocation.filling import Gaps, Reserved, allowance, leaving
 from drom.scheduler.allocation.snapshot import Snapshot
-from drom.scheduler.interface import NEVER, NODE_DOWN
+from drom.scheduler.interface import NEVER, NOBODY, NODE_DOWN
 from drom.scheduler.live.cluster.controller import OVERRUN, Fault, JobRequest
 
 if TYPE_CHECKING:
@@ -44,10 +48,14 @@ MOST_KINDS = 256
 """Groups of jobs, and kinds of requests, that are kept although no job of them waits."""
 ROOM = 256
 """Initial rows of a table."""
-NUMBER, PRIORITY, SUBMITTED, EXPECTED, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(9)
+NUMBER, FILLS, PRIORITY, SUBMITTED, EXPECTED, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(10)
 """Columns of waiting jobs; the amounts of a unit follow."""
-END, NODE, PART = 1, 2, 3
-"""Columns of the parts of running jobs, after `NUMBER`; the amounts of a part follow."""
+END, NODE, PART = 2, 3, 4
+"""Columns of the parts of running jobs, after `NUMBER` and `FILLS`; the amounts of a part follow."""
+PUNCTUAL = 2
+"""Seconds after the beginning of a slot within which regular jobs may start."""
+STAY = 2
+"""A filler starts only where no regular job is expected for so many times the lead."""
 
 
 class _Table:
@@ -106,12 +114,18 @@ class ResourceController:
     cores = 0
     """Nodes have no common number of cores."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, gaps: Gaps = Gaps()) -> None:  # noqa: B008 - immutable
         self.policy = policy
         self.faults: list[Fault] = []
         """Always empty: each decision can be carried out."""
         self.late: list[int] = []
         """Jobs that reach their limits within this second, until the caller empties the list."""
+        self.evicted: list[int] = []
+        """Fillers that are to be saved, or put back, now, until the caller empties the list."""
+        self._gaps, self._leaving = gaps, set[int]()
+        self._slot, self._fill_at = -1, NEVER
+        """The last slot in which the policy was called, and when a filler may have to go."""
+        self._reserved = Reserved(*(np.zeros(shape, np.int64) for shape in (0, 0, (0, 2))))
         rule = RULE | policy.options
         self._depth, self._by_walltime = int(rule["depth"]), bool(rule["order"])
         self._plans = policy.built_in == "cp"
@@ -141,7 +155,7 @@ class ResourceController:
         self._most_kinds = MOST_KINDS
         self._suited: Ints | None = None
         """The nodes that suit each kind; None after a change."""
-        self._news = False
+        self._news = self._fill_news = False
         self._decide(0)  # compiles what is not in the cache, before a request waits for it
 
     # --- looking --------------------------------------------------------------------------------------------------
@@ -153,15 +167,16 @@ class ResourceController:
 
     @property
     def free(self) -> Ints:
-        """The amounts that no job holds, likewise."""
+        """The amounts that no regular job holds, likewise."""
         return self._free
 
     @property
     def wake(self) -> int:
-        """The second at which a job reaches its limit, or patience with the planner ends; NEVER without one."""
-        if self._answer or self._lost or (self._news and not self._question):
+        """The next second at which `turn` has something to do although nothing happens; NEVER without one."""
+        opens = (self._slot + 1) * self._gaps.slot
+        if self._answer or self._lost or (self._news and not self._question and not opens):
             return 0
-        first = self._ends[0][0] if self._ends else NEVER
+        first = min(self._ends[0][0] if self._ends else NEVER, self._fill_at, opens if self._news else NEVER)
         return min(first, self._question.now + PATIENCE) if self._question else first
 
     @property
@@ -224,9 +239,10 @@ class ResourceController:
         which = asked > 0
         nodes = self._row_of(demand.group, tuple(which.tolist()))
         nodes = nodes[nodes >= 0]
+        free = self._free - self._filled() if demand.fills else self._free
         now, ever = (
             (np.maximum(of[nodes][:, which], 0) // asked[which]).min(axis=1, initial=demand.most).sum()
-            for of in (self._free, self._capacity)
+            for of in (free, self._capacity)
         )
         return int(now), int(ever)
 
@@ -250,32 +266,34 @@ class ResourceController:
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def submit(self, number: int, demand: JobRequest, now: int) -> None:
-        """Put a job into the queue, behind all jobs of its priority with smaller numbers."""
+        """Put a job into the queue, behind all jobs of its priority with smaller numbers; fillers behind all others."""
         self._requests[number] = demand
         self._name(dict(demand.amounts))
         amounts, queue = self._amounts(demand), self._queue.rows
         kind = self._kind_of(demand.group, amounts)
         size = demand.nodes, demand.most, demand.requested
-        row = (number, demand.priority, now, demand.expected_wait, *size, kind, *amounts)
-        behind = (queue[:, PRIORITY] > demand.priority) | (
+        row = (number, demand.fills, demand.priority, now, demand.expected_wait, *size, kind, *amounts)
+        later = (queue[:, PRIORITY] > demand.priority) | (
             (queue[:, PRIORITY] == demand.priority) & (queue[:, NUMBER] < number)
         )
+        behind = (queue[:, FILLS] < demand.fills) | ((queue[:, FILLS] == demand.fills) & later)
         self._queue.insert(int(behind.sum()), row)
-        self._news = True
+        self._note()
 
     def withdraw(self, number: int) -> None:
         """Remove a waiting job from the queue for good."""
         self._forget([number])
-        self._news = True
+        self._note()
 
     def ended(self, number: int, _now: int) -> None:
         """Record that a job has left all its nodes."""
         held = self._held.rows
-        for row in held[held[:, NUMBER] == number]:
+        for row in held[(held[:, NUMBER] == number) & (held[:, FILLS] == 0)]:
             self._free[row[NODE]] += row[PART:]
         self._held.remove([number])
         self._ends.remove((self._running.pop(number).end, number))
-        self._news = True
+        self._leaving.discard(number)
+        self._note()
 
     def refused(self, number: int, now: int) -> None:
         """Put a job that could not be started back into the queue."""
@@ -301,7 +319,7 @@ class ResourceController:
         job.limit += seconds
         self._expect(number, job.start + job.limit)
         self.late = [one for one in self.late if one != number]
-        self._news = True
+        self._note()
         return True
 
     def describe(self, node: int, cores: int, memory: int, resources: Mapping[str, int]) -> None:
@@ -346,30 +364,102 @@ class ResourceController:
         self._run(number, _Running(demand, dict(cores), start, limit, start + limit), units)
 
     def arrange(self, numbers: Sequence[int]) -> None:
-        """Reorder the queue; `numbers` are all its jobs in the new order."""
-        if self.waiting != list(numbers):
-            place = {number: at for at, number in enumerate(self.waiting)}
-            self._queue.arrange(np.array([place[number] for number in numbers], np.int64))
-            self._news = True
+        """Reorder the queue; `numbers` are all its jobs in the new order. Fillers stay behind the others."""
+        place = {number: at for at, number in enumerate(self.waiting)}
+        order = np.array([place[number] for number in numbers], np.int64)
+        order = order[np.argsort(self._queue.rows[order, FILLS], kind="stable")]
+        if (np.diff(order) < 0).any():
+            self._queue.arrange(order)
+            self._note()
 
     # --- the policy -----------------------------------------------------------------------------------------------
 
     def turn(self, now: int) -> list[int]:
-        """Call the policy if there were events; return the jobs that it has started."""
+        """Call the policy if there were events, and fill gaps; return the jobs that start."""
         while self._ends and self._ends[0][0] <= now:
             self.late.append(self._ends[0][1])
             self._expect(self._ends[0][1], now + OVERRUN)
-        found = self._planned_starts(now) if self._plans else {}
-        if not self._plans and self._news:
+        is_open = self._opens(now)
+        if self._plans:
+            found = self._planned_starts(now)
+        elif self._news and is_open:
             self._news = False
             found = self._decide(now)
+        else:
+            found = {}
+        self._start(found, now)
+        filled = {}
+        if found or self._fill_news or now >= self._fill_at:
+            filled = self._fill(now)
+            self._start(filled, now)
+        return [*found, *filled]
+
+    def _opens(self, now: int) -> bool:
+        """Return whether regular jobs may start: at any time, or once at the beginning of each slot."""
+        if not self._gaps.slot:
+            return True
+        last, (self._slot, late) = self._slot, divmod(now, self._gaps.slot)
+        return self._slot != last and late <= PUNCTUAL
+
+    def _start(self, found: Mapping[int, Mapping[int, int]], now: int) -> None:
+        """Put waiting jobs on nodes, with so many units on each."""
         for number, units in found.items():
             demand = self._requests[number]
             each = dict(demand.amounts)[CORES]
             cores = {node: count * each for node, count in units.items()}
             self._run(number, _Running(demand, cores, now, demand.requested, now + demand.requested), units)
         self._forget(list(found))
-        return list(found)
+
+    # --- fillers ----------------------------------------------------------------------------------------------------
+
+    def _fill(self, now: int) -> dict[int, dict[int, int]]:
+        """Return the fillers that start now, each with its node, and record those that have to go."""
+        self._fill_news, self._fill_at = False, NEVER
+        waiting = self._queue.rows[len(self._regular) :]
+        fillers = self._held.rows[self._held.rows[:, FILLS] == 1]
+        if not len(waiting) and not len(fillers):
+            return {}
+        lead, end = self._gaps.lead, self._gaps.slot_end(now)
+        looks = np.array([end - lead, end, *(self._reserved.begin - lead)])
+        self._fill_at = int(looks[looks > now].min(initial=NEVER))
+        stays = fillers[~np.isin(fillers[:, NUMBER], list(self._leaving))]
+        for row in leaving(self._allowed(now, lead), stays[:, NODE], stays[:, PART:]):
+            number = int(stays[row, NUMBER])
+            self._leaving.add(number)
+            self.evicted.append(number)
+        room = np.maximum(self._allowed(now, STAY * lead) - self._filled(), 0)
+        if not len(waiting) or not room[:, 0].any():
+            return {}
+        found = self._at_home(waiting, room)
+        others = waiting[~np.isin(waiting[:, NUMBER], list(found))]
+        suited = self._suited_nodes()
+        nothing = Held(*(np.zeros(shape, np.int64) for shape in (0, 0, (0, len(self._names)))))
+        answer = decide(now, Machine(self._capacity, room, suited), _requests_of(others), nothing, 0)
+        return found | {int(others[row, NUMBER]): {node: 1} for row, node, _ in answer.rows.tolist()}
+
+    def _at_home(self, waiting: Ints, room: Ints) -> dict[int, dict[int, int]]:
+        """Return the fillers for which there is room where their images are, which is subtracted from `room`."""
+        found: dict[int, dict[int, int]] = {}
+        suited = self._suited_nodes()
+        for row in waiting:
+            number, home = int(row[NUMBER]), self._requests[int(row[NUMBER])].home
+            if home != NOBODY and (suited[row[KIND]] == home).any() and (room[home] >= row[AMOUNTS:]).all():
+                room[home] -= row[AMOUNTS:]
+                found[number] = {home: 1}
+        return found
+
+    def _allowed(self, now: int, seconds: int) -> Ints:
+        """Return the most that fillers may hold of each node for so many seconds."""
+        if now + seconds >= self._gaps.slot_end(now):
+            return np.zeros_like(self._free)
+        return allowance(self._free, self._problem(now)[2], self._reserved, now + seconds + 1)
+
+    def _filled(self) -> Ints:
+        """Return what fillers hold of each node."""
+        found, held = np.zeros_like(self._free), self._held.rows
+        fillers = held[held[:, FILLS] == 1]
+        np.add.at(found, fillers[:, NODE], fillers[:, PART:])
+        return found
 
     # --- a planner that is asked elsewhere ------------------------------------------------------------------------
 
@@ -398,7 +488,7 @@ class ResourceController:
         else:
             self._news = False
             self._question, self._handed = self._snapshot(now), False
-            if self._question is None and self._queue.rows.size:
+            if self._question is None and self._regular.size:
                 found = self._decide(now)
             return found
         self._question, self._answer, self._lost = None, None, False
@@ -418,7 +508,7 @@ class ResourceController:
                 for node, rest in left.items():
                     free[node] = rest
             else:
-                self._news = True
+                self._note()
         return found
 
     def _snapshot(self, now: int) -> Snapshot | None:
@@ -441,10 +531,9 @@ class ResourceController:
         return Snapshot(now, capacity, machine.suited.copy(), numbers, submitted, expected, asked, held)
 
     def _problem(self, now: int) -> tuple[Machine, Requests, Held]:
-        """Return the nodes, the waiting jobs in the order of the queue, and what running jobs hold."""
-        queue, held = self._queue.rows, self._held.rows
-        units, most, length, kind = (np.ascontiguousarray(queue[:, at]) for at in (UNITS, MOST, LENGTH, KIND))
-        requests = Requests(units, most, length, kind, np.ascontiguousarray(queue[:, AMOUNTS:]))
+        """Return the nodes, the regular jobs in the order of the queue, and what those that run hold."""
+        held = self._held.rows[self._held.rows[:, FILLS] == 0]
+        requests = _requests_of(self._regular)
         ends = np.maximum(held[:, END], now + 1)
         parts = Held(ends, np.ascontiguousarray(held[:, NODE]), np.ascontiguousarray(held[:, PART:]))
         return Machine(self._capacity, self._free, self._suited_nodes()), requests, parts
@@ -456,13 +545,15 @@ class ResourceController:
     def _decide(self, now: int) -> dict[int, dict[int, int]]:
         """Return the waiting jobs that start now, with their units by node, and remember the reservations of others."""
         machine, requests, held = self._problem(now)
-        numbers = self._queue.rows[:, NUMBER]
+        numbers = self._regular[:, NUMBER]
         if self._by_walltime:
-            order = np.lexsort((requests.length, -self._queue.rows[:, PRIORITY]))
+            order = np.lexsort((requests.length, -self._regular[:, PRIORITY]))
             numbers, requests = numbers[order], Requests(*(column[order] for column in requests))
         answer = decide(now, machine, requests, held, self._depth)
         later = np.flatnonzero((answer.start > now) & (answer.start < NEVER))
         self._planned = dict(zip(numbers[later].tolist(), answer.start[later].tolist(), strict=True))
+        job, node, units = answer.later.T
+        self._reserved = Reserved(answer.start[job], node.copy(), units[:, None] * requests.amount[job])
         found: dict[int, dict[int, int]] = {}
         for row, node, count in answer.rows.tolist():
             found.setdefault(int(numbers[row]), {})[node] = count
@@ -492,8 +583,9 @@ class ResourceController:
         each = self._amounts(job.request)
         for node, count in units.items():
             part = [job.cores[node], *(count * amount for amount in each[1:])]
-            self._held.append((number, job.end, node, *part))
-            self._free[node] -= part
+            self._held.append((number, job.request.fills, job.end, node, *part))
+            if not job.request.fills:
+                self._free[node] -= part
 
     def _expect(self, number: int, end: int) -> None:
         """Expect a running job to end at another second."""
@@ -504,6 +596,12 @@ class ResourceController:
         held[held[:, NUMBER] == number, END] = end
 
     # --- keeping the arrays ---------------------------------------------------------------------------------------
+
+    @property
+    def _regular(self) -> Ints:
+        """The rows of waiting jobs that are no fillers."""
+        queue = self._queue.rows
+        return queue[: len(queue) - int(queue[:, FILLS].sum())]
 
     def _forget(self, numbers: list[int]) -> None:
         """Remove waiting jobs."""
@@ -552,6 +650,8 @@ class ResourceController:
             self._capacity, self._free = (np.pad(of, ((0, 0), (0, len(new)))) for of in (self._capacity, self._free))
             self._queue.widen(len(new))
             self._held.widen(len(new))
+            begin, node, amount = self._reserved
+            self._reserved = Reserved(begin, node, np.pad(amount, ((0, 0), (0, len(new)))))
             self._nodes_changed()
 
     def _reach(self, node: int) -> None:
@@ -570,7 +670,17 @@ class ResourceController:
 
     def _nodes_changed(self) -> None:
         self._suited = None
-        self._news = True
+        self._note()
+
+    def _note(self) -> None:
+        """Record that an event has happened."""
+        self._news = self._fill_news = True
+
+
+def _requests_of(queue: Ints) -> Requests:
+    """Return the requests in rows of waiting jobs."""
+    units, most, length, kind = (np.ascontiguousarray(queue[:, at]) for at in (UNITS, MOST, LENGTH, KIND))
+    return Requests(units, most, length, kind, np.ascontiguousarray(queue[:, AMOUNTS:]))
 
 
 def _cores(demand: JobRequest) -> int:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from drom.scheduler.allocation.filling import Gaps
 from drom.scheduler.live.cluster.controller import EXPECTED_WAIT
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ class Settings:
     """The settings of a cluster.
 
     An agent that is silent for `silence` gets no more jobs, and its jobs are given up `give_up` later. A shrink that is
-    not applied within `shrink_within` has failed. A job that is being ended has `kill_wait` between SIGTERM and
-    SIGKILL. Clocks may differ by `skew` before a warning is logged. Jobs without a time limit get `default_time`;
-    limits are at most `max_time` (0: any). Jobs are deleted `history` after their end, or when their user has more than
+    not applied within `shrink_within` has failed, as has the save of a filler that takes longer than `save_within`.
+    Fillers run in `gaps`. A job that is being ended has `kill_wait` between SIGTERM and SIGKILL. Clocks may differ by
+    `skew` before a warning is logged. Jobs without a time limit get `default_time`; limits are at most `max_time` (0:
+    any), but fillers may have any. Jobs are deleted `history` after their end, or when their user has more than
     `keep_jobs` that are over.
 
     Each user except root and the scheduler's own may have `max_jobs` jobs that wait or run, of which `max_running` run
@@ -33,6 +35,8 @@ class Settings:
     silence: float = 15.0
     give_up: float = 300.0
     shrink_within: float = 30.0
+    save_within: float = 300.0
+    gaps: Gaps = field(default_factory=Gaps)
     kill_wait: float = 30.0
     skew: float = 5.0
     default_time: int = 3600

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.agent.control.messages import Service
-from drom.agent.execution.protocol import CLASSES, LETTERS
+from drom.agent.execution.protocol import CLASSES, CONTAINER, LETTERS, PROGRAM
 from drom.agent.text import (
     FEATURE,
     LONGEST,
@@ -34,6 +34,7 @@ from drom.scheduler.live.cluster.node_lists import MOST_NODES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SAVING = (CONTAINER, PROGRAM)
 KINDS = ("after", "afterany", "afterok", "afternotok")
 """The events of another job for which a job may wait: it has started, ended, succeeded, failed."""
 MOST = 1 << 20
@@ -117,6 +118,8 @@ class Spec:
     exclude: tuple[str, ...] = ()
     """Nodes on which it may not run."""
     partition: str = ""
+    saving: str = ""
+    """How it is saved if it is a filler, one of `SAVING`; empty: it is a regular job."""
 
     @property
     def by_mpirun(self) -> bool:
@@ -269,6 +272,7 @@ def check(spec: Spec) -> None:
     _check_lengths(spec)
     _check_words(spec)
     _check_wants(spec)
+    _check_filler(spec)
     size = size_of(spec)
     if size > LARGEST:
         has = f"command, script and environment are {size / 1024:.1f} KiB, and a job may have {LARGEST >> 10} KiB"
@@ -323,6 +327,21 @@ def _check_wants(spec: Spec) -> None:
         raise SchedulerError("--resources takes resources of at most 32 letters each, such as gpu=2.")
     if any(not 0 < amount <= MOST for amount in spec.resources.values()):
         raise SchedulerError("a resource needs a positive whole number, such as --resources gpu=2.")
+
+
+def _check_filler(spec: Spec) -> None:
+    """Raise SchedulerError for a filler that could not be saved, or not go on elsewhere."""
+    if not spec.saving:
+        return
+    if spec.saving not in SAVING:
+        msg = f"--checkpoint {spec.saving[:40]!r} is not a way to save a filler: choose {' or '.join(SAVING)}."
+        raise SchedulerError(msg)
+    if max(spec.nodes, spec.tasks, spec.ranks) > 1:
+        raise SchedulerError("a filler is one task on one node: leave out --nodes, --ntasks and --tasks-per-node.")
+    if spec.resources:
+        raise SchedulerError("a filler gives its node up at any time, and has no --resources: submit a regular job.")
+    if not spec.requeue:
+        raise SchedulerError("a filler starts again and again: leave out --no-requeue, or --filler.")
 
 
 def _check_words(spec: Spec) -> None:

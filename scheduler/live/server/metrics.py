@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 NODE_STATES = ("up", "drained", "busy", "gone", "down")
 JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)
-HAPPENED = ("submitted", "placed", "started", "ordered", "resized", "resize_failed", "kill_failed", "requeued")
+HAPPENED = (
+    *("submitted", "placed", "started", "ordered", "resized", "resize_failed", "kill_failed", "requeued"),
+    *("saving", "saved", "not_saved"),
+)
 EVENTS = (*HAPPENED, *sorted(FINAL))
 
 

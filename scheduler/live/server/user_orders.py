@@ -235,7 +235,7 @@ class UserOrders:
             raise ControlError(msg)
         with self._stored.written(user):
             if order.get("forget") is True:
-                self._stored.cluster.members.forget(order["node"])
+                self._stored.cluster.members.forget(order["node"], self._stored.clock())
             else:
                 self._stored.cluster.members.drain(order["node"], reason)
         node = self._stored.cluster.nodes.get(order["node"])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.execution import protocol as say
+from drom.scheduler.allocation.filling import Gaps
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import NEVER
@@ -25,7 +26,7 @@ from drom.scheduler.live.cluster.job_queue import STEPS
 from drom.scheduler.live.cluster.jobs import FINAL
 from drom.scheduler.live.cluster.placements import LONGEST_PAUSE
 from drom.scheduler.live.cluster.resource_controller import ResourceController
-from drom.scheduler.live.cluster.spec import Dependency, Spec
+from drom.scheduler.live.cluster.spec import SAVING, Dependency, Spec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -145,7 +146,7 @@ def test_jobs_outlast_all_nodes(tmp_path: Path, cores: int, state: str) -> None:
     here.nodes.pop("n0")
     here.turn(GIVING_UP.silence + 1)
     here.turn(GIVING_UP.give_up + 1)
-    here.cluster.members.forget("n0")
+    here.cluster.members.forget("n0", here.now)
     here.send()
     here.crash()
     job = here.cluster.jobs[job.number]
@@ -1396,16 +1397,16 @@ def test_a_node_that_is_down_may_be_forgotten(tmp_path: Path) -> None:
     assert job
     here.settle()
     with pytest.raises(SchedulerError, match=r"^node n1 is up: stop its agent, "):
-        here.cluster.members.forget("n1")
+        here.cluster.members.forget("n1", here.now)
     with pytest.raises(SchedulerError, match=r"^there is no node n9: see drom nodes\.$"):
-        here.cluster.members.forget("n9")
+        here.cluster.members.forget("n9", here.now)
     here.nodes["n1"].welcome = False
     here.turn(GIVING_UP.silence + 1)
     here.turn(GIVING_UP.give_up + 1)
     with pytest.raises(
         SchedulerError, match=r"^node n1 has job 1, which has not left its other nodes yet: try again\.$"
     ):
-        here.cluster.members.forget("n1")
+        here.cluster.members.forget("n1", here.now)
     gone = here.nodes.pop("n1")
     here.settle()
     assert job.state == "node_fail"
@@ -1415,7 +1416,7 @@ def test_a_node_that_is_down_may_be_forgotten(tmp_path: Path) -> None:
     assert explain.why(waits, here.cluster) == "1 of its nodes is drained, silent or down"
     here.cluster.cancel(waits.number, here.now, "cancelled by ann")
 
-    here.cluster.members.forget("n1")
+    here.cluster.members.forget("n1", here.now)
     here.send()
     assert here.submit(spec(3)) is None
     here.crash()
@@ -1625,6 +1626,63 @@ class DividedNodes(LiveCluster):
             self.submitted.append(job.number)
 
 
+class FilledNodes(DividedNodes):
+    """The same with fillers, which are saved or cannot be, and go on from what was saved."""
+
+    @initialize(slot=st.sampled_from((0, 60)))
+    def begin(self, slot: int) -> None:
+        self.cluster_settings = replace(SETTINGS, gaps=Gaps(slot, 10))
+        super().begin()
+        for saving in (*SAVING, *SAVING):
+            self.submit_filler(2, 0, saving)
+        self.here.settle()
+
+    @rule()
+    def agents_act(self) -> None:
+        """Let messages come and go until all is said; saves take longer."""
+        for _ in range(4):
+            for node in self.here.nodes.values():
+                if not node.welcome:
+                    self.here.join(node)
+                node.read_all()
+                while node.outbox:
+                    self.here.hear(node)
+            self.here.turn()
+
+    @rule(threads=st.integers(1, 3), memory=st.sampled_from((0, 1 << 30)), saving=st.sampled_from(SAVING))
+    def submit_filler(self, threads: int, memory: int, saving: str) -> None:
+        asked = replace(spec(0, threads=threads), memory=memory, saving=saving, time=0)
+        if job := self.here.submit(asked):
+            self.submitted.append(job.number)
+
+    @rule(succeeds=st.booleans())
+    def saves_end(self, *, succeeds: bool) -> None:
+        for node in self.here.nodes.values():
+            node.read_all()
+            for key in [key for key, one in node.running.items() if one.save]:
+                node.finish_save(key, succeeds=succeeds)
+
+    @rule()
+    def fillers_work(self) -> None:
+        for node in self.here.nodes.values():
+            for one in node.running.values():
+                one.work += 1
+
+    def look(self) -> None:
+        super().look()
+        for job in self.here.cluster.jobs.values():
+            kept = [node.images[job.number] for node in self.here.nodes.values() if job.number in node.images]
+            assert not job.image_on or job.saves in {number for number, _ in kept}, "its image is lost"
+
+
+TestFilledNodes = FilledNodes.TestCase
+TestFilledNodes.settings = settings(
+    max_examples=150,
+    phases=[Phase.generate],
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 TestDividedNodes = DividedNodes.TestCase
 TestDividedNodes.settings = settings(
     max_examples=200,

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fillers: jobs of one node that give it up whenever a regular job needs it, are saved, and go on elsewhere. Pure.
+
+A filler that was saved waits again, and knows the node that has its image. That node keeps the image, also while the
+filler runs elsewhere, until a newer one exists or the job is over: if the filler is lost, it goes on from there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from drom.agent.execution import protocol as say
+from drom.agent.text import in_words
+from drom.scheduler.live.cluster.jobs import PENDING, REQUEUE
+from drom.scheduler.live.cluster.launch import start_of
+from drom.scheduler.live.cluster.placements import STARTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from drom.scheduler.live.cluster.executions import Executions
+    from drom.scheduler.live.cluster.job_queue import JobQueue
+    from drom.scheduler.live.cluster.jobs import Job, Node
+    from drom.scheduler.live.cluster.placements import Placement
+    from drom.scheduler.live.cluster.state import ClusterState
+
+OFFER_SECONDS = 60.0
+"""Seconds until a filler waits again because the node with its image has not offered that."""
+
+
+class Fillers:
+    """The fillers of a cluster that are to be saved, or wait for their images."""
+
+    def __init__(self, state: ClusterState, queue: JobQueue, executions: Executions) -> None:
+        self._state = state
+        self._queue = queue
+        self._executions = executions
+        self._outbox = state.outbox
+        self._saving: dict[int, float] = {}
+        """When the save of a filler was ordered."""
+
+    def is_saving(self, number: int) -> bool:
+        """Return whether a filler is being saved."""
+        return number in self._saving
+
+    # --- making room ----------------------------------------------------------------------------------------------
+
+    def follow_policy(self, now: float) -> None:
+        """Save the fillers that have to go, and put back those that wait for an image for too long."""
+        controller = self._state.controller
+        if controller is None:
+            return
+        evicted, controller.evicted = controller.evicted, []
+        for number in evicted:
+            self._evict(self._state.jobs[number], now)
+        offers = self._executions.offers
+        for number in [number for number, since in offers.items() if now - since >= OFFER_SECONDS]:
+            job = self._state.jobs[number]
+            self._executions.put_back(job, f"node {job.image_on} has not offered its image", now)
+
+    def next_look(self) -> float:
+        """Return the time by which `follow_policy` must be called again."""
+        return min(self._executions.offers.values(), default=math.inf) + OFFER_SECONDS
+
+    def _evict(self, job: Job, now: float) -> None:
+        """Let a filler leave its node."""
+        if job.verdict:
+            return  # it leaves anyway
+        if job.number in self._state.placements.waiting or job.number in self._executions.offers:
+            self._executions.put_back(job, "a regular job needed its node before it had started", now)
+            return
+        self._saving[job.number] = now
+        self._outbox.record(job, now, "saving")
+        self._send_save(job)
+
+    def _send_save(self, job: Job) -> None:
+        within = self._state.settings.save_within
+        self._outbox.send(job.launcher, say.Save(job.number, job.attempt, job.saves + 1, within))
+
+    # --- what nodes report ----------------------------------------------------------------------------------------
+
+    def saved(self, part: Placement, message: say.Ended, now: float) -> None:
+        """Record that a filler was saved and has left its node; it waits again, unless it is to end."""
+        job, node = part.job, part.node
+        began = self._saving.pop(job.number, now)
+        if message.saved > job.saves:
+            job.ran += now - (job.started or now)
+            self._drop_image(job, but_on=node.name)
+            job.saves, job.cpu = message.saved, node.cpu
+            job.image_on = node.name if job.spec.saving == say.CONTAINER else ""
+            took = round(now - began, 3)
+            self._outbox.record(job, now, "saved", node=node.name, bytes=message.written, seconds=took)
+        if not job.verdict:
+            size = f", in an image of {in_words(message.written)}" if message.written else ""
+            job.reason = f"a regular job needed its node: it was saved on {node.name}{size}"
+        self._executions.leave(part)
+        self._executions.end(job, job.verdict or REQUEUE, now)
+
+    def not_saved(self, part: Placement, message: say.NotSaved, now: float) -> None:
+        """Kill a filler that could not be saved: it goes on from its last image, or begins again."""
+        job = part.job
+        self._saving.pop(job.number, None)
+        if job.verdict:
+            return
+        last = "goes on from what was saved before" if job.saves else "begins again"
+        self._outbox.record(job, now, "not_saved", node=part.node.name, reason=message.reason)
+        job.reason = f"it could not be saved, and {last}: {message.reason}"
+        job.losses += 1
+        self._executions.end(job, REQUEUE, now)
+
+    def offered(self, name: str, message: say.Offered, now: float) -> None:
+        """Start a filler whose image another node is to send it."""
+        job, offer = self._state.jobs.get(message.job), (name, message.generation)
+        if job is None or job.number not in self._executions.offers or (job.image_on, job.saves) != offer:
+            return
+        if message.source is None:
+            job.losses += 1
+            self._executions.put_back(job, f"node {name} cannot send its image: {message.reason}", now)
+            return
+        del self._executions.offers[job.number]
+        self._outbox.send(job.launcher, start_of(job, job.launcher, job.shares[job.launcher], message.source))
+
+    def joined(self, node: Node, images: Iterable[say.Kept], now: float) -> None:
+        """Tell a node that is back what it may have missed: images to remove, to offer, and fillers to save."""
+        for kept in images:
+            job = self._state.jobs.get(kept.job)
+            is_old = job is None or job.is_final or kept.generation < job.saves
+            if is_old or (job and kept.generation == job.saves and job.image_on != node.name):
+                self._outbox.send(node.name, say.Discard(kept.job, kept.generation))
+        for part in self._state.placements.on(node.index):
+            if part.job.number in self._saving and part.state == STARTED:
+                self._send_save(part.job)
+        for number in self._executions.offers:
+            job = self._state.jobs[number]
+            if job.image_on == node.name:
+                self._executions.start_on(job.launcher, job, now)
+        for job in self._images_of(node.name):
+            self._queue.admit(job, now)
+
+    def silent(self, name: str) -> None:
+        """Start no filler whose image is on a node that is silent."""
+        for job in self._images_of(name):
+            self._queue.withdraw(job)
+
+    def forgotten(self, name: str, now: float) -> None:
+        """Let the fillers begin again whose images were on a node that was removed; those that run go on."""
+        for job in self._images_of(name):
+            self._queue.withdraw(job)
+            job.image_on, job.ran = "", 0.0
+            job.reason = f"its image was on node {name}, which was removed: it begins again"
+            self._queue.enqueue(job, now)
+        for job in self._state.jobs.values():
+            if job.image_on == name and not job.is_final:
+                job.image_on = ""
+                self._outbox.save(job)
+
+    def _images_of(self, name: str) -> list[Job]:
+        """Return the waiting fillers whose images are on a node."""
+        return [job for job in self._state.jobs.values() if job.image_on == name and job.state == PENDING]
+
+    def _drop_image(self, job: Job, but_on: str) -> None:
+        """Remove a filler's image from its node, unless that is `but_on`, which has replaced it."""
+        if job.image_on not in ("", but_on):
+            self._outbox.send(job.image_on, say.Discard(job.number, job.saves))

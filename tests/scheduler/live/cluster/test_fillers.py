@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fillers run in gaps, give way to regular jobs, and go on from what was saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from drom.agent.execution import protocol as say
+from drom.scheduler.allocation.filling import Gaps
+from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster import explain
+from drom.scheduler.live.cluster.spec import Spec, check
+
+from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, Size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from drom.scheduler.live.cluster.jobs import Job
+
+RESOURCES = load_policy("resources")
+SIZES: list[Size] = [(4, 8 << 30, {}), (4, 8 << 30, {})]
+REGULAR = Spec(command=("job",), folder="/", time=600, nodes=1, threads=4)
+FILLER = replace(REGULAR, threads=1, saving="container", time=0, memory=1 << 30)
+
+
+def cluster(folder: Path, gaps: Gaps | None = None, nodes: int = 2) -> FakeCluster:
+    """Return a cluster of equal nodes whose agents have said hello."""
+    here = FakeCluster(folder, RESOURCES, nodes, replace(SETTINGS, gaps=gaps or Gaps()), SIZES)
+    here.settle()
+    return here
+
+
+def submit(here: FakeCluster, asked: Spec) -> Job:
+    """Submit a job and let everything happen that follows from it."""
+    job = here.cluster.submit(asked, ANN, here.now)
+    here.send()
+    here.settle()
+    return job
+
+
+def works(here: FakeCluster, job: Job, work: int) -> None:
+    """Let a running filler have done some work."""
+    here.nodes[job.launcher].known[job.number, job.attempt].work = work
+
+
+def work_of(here: FakeCluster, job: Job) -> int:
+    """Return the work that a running filler has done."""
+    return here.nodes[job.launcher].known[job.number, job.attempt].work
+
+
+def test_a_filler_gives_way_and_goes_on_elsewhere_with_its_state(tmp_path: Path) -> None:
+    """The regular job starts once the filler has been saved; the filler restores its image on the other node."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    first = filler.launcher
+    works(here, filler, 7)
+    regular = submit(here, replace(REGULAR, nodelist=(first,)))
+
+    assert (regular.state, regular.launcher) == ("running", first)
+    assert (filler.state, filler.saves, filler.image_on) == ("running", 1, first)
+    assert filler.launcher != first
+    assert work_of(here, filler) == 7
+    assert here.nodes[first].images == {filler.number: (1, 7)}, "it would be lost with the other node"
+    events = [entry.what for entry in here.store.history(filler.number, filler.number)]
+    assert events.index("saving") < events.index("saved") < events.index("requeued")
+
+    here.settle(ends=True)
+    assert filler.state == "completed"
+    assert not any(node.images for node in here.nodes.values()), "images of jobs that are over are removed"
+
+
+def test_a_newer_image_replaces_the_one_on_another_node(tmp_path: Path) -> None:
+    """A filler that moves has one image at a time, the last one."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    first = filler.launcher
+    one = submit(here, replace(REGULAR, nodelist=(first,)))
+    second = filler.launcher
+    works(here, filler, 9)
+    other = submit(here, replace(REGULAR, nodelist=(second,)))
+
+    assert (one.state, other.state, filler.state) == ("running", "running", "pending")
+    assert (filler.saves, filler.image_on) == (2, second)
+    assert (here.nodes[first].images, here.nodes[second].images) == ({}, {filler.number: (2, 9)})
+    assert explain.explain(filler, here.cluster, here.now)[1:3] == [
+        f"Last time: a regular job needed its node: it was saved on {second}.",
+        f"It was saved 2 times, the last time on {second}.",
+    ]
+
+
+def test_a_regular_job_waits_until_the_filler_has_left_also_for_its_memory(tmp_path: Path) -> None:
+    """Cores may be enough for both while the filler is saved: memory is not."""
+    here = cluster(tmp_path, nodes=1)
+    filler = submit(here, replace(FILLER, memory=6 << 30))
+    regular = here.cluster.submit(replace(REGULAR, threads=2, memory=4 << 30), ANN, here.now)
+    here.turn()
+    here.nodes["n0"].read_all()
+    here.turn()
+
+    assert (filler.state, regular.state) == ("running", "starting")
+    assert here.cluster.fillers.is_saving(filler.number)
+    assert here.cluster.dispatch.waiting_for(regular.number) == [filler.number]
+    here.check_cores()
+    here.settle()
+    assert (filler.state, regular.state) == ("pending", "running")
+
+
+def test_a_filler_that_cannot_be_saved_goes_on_from_its_last_image(tmp_path: Path) -> None:
+    """It is killed, says why, and is held when that happens again and again."""
+    here = cluster(tmp_path, nodes=1)
+    filler = submit(here, FILLER)
+    node = here.nodes["n0"]
+    for turn in range(5):
+        works(here, filler, 10 + turn)
+        regular = here.cluster.submit(REGULAR, ANN, here.now)
+        here.turn()
+        node.read_all()
+        node.finish_save((filler.number, filler.attempt), succeeds=False)
+        here.settle()
+        assert regular.state == "running"
+        assert (filler.state, filler.saves) == ("pending", 0)
+        here.nodes["n0"].end((regular.number, 1), 0)
+        here.settle()
+
+    assert filler.held
+    assert filler.reason == "it could not be saved, and begins again: it has an open connection."
+
+
+def test_a_lost_node_costs_the_work_since_the_last_image(tmp_path: Path) -> None:
+    """The image is on the node where it was saved, until there is a newer one."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    first = filler.launcher
+    works(here, filler, 5)
+    regular = submit(here, replace(REGULAR, nodelist=(first,)))
+    works(here, filler, 50)
+    lost = here.nodes[filler.launcher]
+    here.nodes[first].end((regular.number, 1), 0)
+    here.settle()
+    del lost.known[filler.number, filler.attempt]
+    here.join(lost)
+    here.settle()
+
+    assert filler.state == "running"
+    assert filler.attempt == 3
+    assert work_of(here, filler) == 5
+
+
+def test_a_filler_waits_for_the_node_that_has_its_image(tmp_path: Path) -> None:
+    """Not for ever: once an administrator has removed the node, it begins again."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    blockers = [submit(here, replace(REGULAR, nodelist=(name,))) for name in ("n0", "n1")]
+    image_on = filler.image_on
+    assert filler.state == "pending"
+    for blocker in blockers:
+        here.nodes[blocker.launcher].end((blocker.number, blocker.attempt), 0)
+    lost = here.nodes.pop(image_on)
+    for name in here.nodes:
+        while here.nodes[name].outbox:
+            here.hear(here.nodes[name])
+    here.cluster.members.next_look = 0.0
+    here.turn(SETTINGS.silence + 1)
+    assert filler.state == "pending"
+    assert explain.why(filler, here.cluster) == f"what was saved of it is on {image_on}, which is silent or down"
+
+    here.nodes[image_on] = lost
+    here.settle()
+    assert filler.state == "running"
+    assert filler.launcher == image_on, "no image is moved where there is room at home"
+
+
+def test_fillers_never_stand_in_the_way_of_a_reservation(tmp_path: Path) -> None:
+    """Policy B: they are saved before it begins, so that its job starts at once."""
+    here = cluster(tmp_path, Gaps(0, 10), nodes=1)
+    short = submit(here, replace(REGULAR, threads=3, time=100))
+    filler = submit(here, FILLER)
+    assert filler.state == "running"
+    begin = short.started
+    assert begin is not None
+    waits = submit(here, REGULAR)
+    assert (waits.state, filler.state) == ("pending", "running")
+    while here.now < begin + 89:
+        here.settle()
+    assert filler.state == "running"
+    while here.now < begin + 91:
+        here.settle()
+    assert (filler.state, short.state) == ("pending", "running")
+    here.nodes["n0"].end((short.number, 1), 0)
+    here.settle()
+    assert waits.state == "running"
+
+
+def test_under_policy_a_fillers_are_saved_before_each_slot_ends(tmp_path: Path) -> None:
+    """Regular jobs start at the beginnings of slots, and find all nodes free of fillers."""
+    here = cluster(tmp_path, Gaps(60, 10), nodes=1)
+    filler = submit(here, FILLER)
+    seen = set()
+    regular: Job | None = None
+    for _ in range(200):
+        here.settle()
+        late = here.now % 60
+        on_nodes = {job.number for job in here.cluster.jobs.values() if job.state in ("starting", "running")}
+        if 51 < late < 60:
+            assert filler.number not in on_nodes
+        seen.add((filler.number in on_nodes, late < 10))
+        if here.now > 1100 and regular is None:
+            regular = submit(here, replace(REGULAR, time=60))
+    assert regular
+    assert regular.started is not None
+    assert regular.started % 60 <= 2
+    assert filler.saves >= 2
+    assert (True, True) in seen
+
+
+def test_an_image_is_restored_only_on_cpus_of_its_type(tmp_path: Path) -> None:
+    """Elsewhere the filler waits."""
+    here = cluster(tmp_path)
+    here.nodes["n1"].cpu = "arm"
+    here.join(here.nodes["n1"])
+    here.settle()
+    filler = submit(here, replace(FILLER, nodelist=()))
+    first = filler.launcher
+    submit(here, replace(REGULAR, nodelist=(first,)))
+    assert filler.state == "pending"
+    assert filler.image_on == first
+
+
+def test_a_cancelled_filler_leaves_no_image(tmp_path: Path) -> None:
+    """Whether it waits, runs, or waits for its image to come."""
+    here = cluster(tmp_path)
+    waits, runs = submit(here, replace(FILLER, threads=4)), submit(here, FILLER)
+    for name in ("n0", "n1"):
+        submit(here, replace(REGULAR, nodelist=(name,)))
+    assert {waits.state, runs.state} == {"pending"}
+    here.cluster.cancel(waits.number, here.now, "cancelled by ann")
+    here.send()
+    here.settle()
+    assert waits.state == "cancelled"
+    moves = runs
+    blocker = next(job for job in here.cluster.jobs.values() if job.launcher and job.launcher != moves.image_on)
+    here.nodes[blocker.launcher].end((blocker.number, blocker.attempt), 0)
+    here.hear(here.nodes[blocker.launcher])
+    here.turn()
+    here.turn()
+    assert moves.number in here.cluster.executions.offers
+    assert f"It waits for its image from {moves.image_on}." in explain.explain(moves, here.cluster, here.now)
+    here.cluster.cancel(moves.number, here.now, "cancelled by ann")
+    here.send()
+    here.settle(ends=True)
+    assert moves.state == "cancelled"
+    assert not any(node.images for node in here.nodes.values())
+
+
+def test_an_image_that_does_not_come_makes_the_filler_wait_again(tmp_path: Path) -> None:
+    """After a minute, or when the node says that it has none."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    first = filler.launcher
+    here.nodes[first].images.clear()
+    submit(here, replace(REGULAR, nodelist=(first,)))
+    here.nodes[first].images.clear()
+    second = filler.launcher
+    del here.nodes[second].known[filler.number, filler.attempt]
+    here.join(here.nodes[second])
+    here.settle()
+    assert filler.held
+    assert filler.reason == f"node {first} cannot send its image: it was removed."
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"saving": "magic"}, "--checkpoint 'magic' is not a way to save a filler: choose container or program."),
+        ({"nodes": 2}, "a filler is one task on one node: leave out --nodes, --ntasks and --tasks-per-node."),
+        ({"ranks": 2}, "a filler is one task on one node: leave out --nodes, --ntasks and --tasks-per-node."),
+        (
+            {"resources": {"gpu": 1}},
+            "a filler gives its node up at any time, and has no --resources: submit a regular job.",
+        ),
+        ({"requeue": False}, "a filler starts again and again: leave out --no-requeue, or --filler."),
+    ],
+)
+def test_a_filler_that_could_not_be_saved_is_refused(change: dict[str, object], sentence: str) -> None:
+    """In one sentence that says what to do."""
+    with pytest.raises(SchedulerError) as caught:
+        check(replace(FILLER, **change))  # type: ignore[arg-type]
+    assert str(caught.value) == sentence
+
+
+def test_fillers_need_a_policy_and_nodes_that_can(tmp_path: Path) -> None:
+    """A scheduler of whole nodes, and agents that cannot save, say so at submission."""
+    here = FakeCluster(tmp_path / "easy", load_policy("easy"), 1)
+    here.settle()
+    with pytest.raises(SchedulerError, match=r"^policy easy gives jobs whole nodes, and fillers need gaps in nodes: "):
+        here.cluster.submit(FILLER, ANN, here.now)
+
+    here = FakeCluster(tmp_path / "none", RESOURCES, 1, sizes=SIZES)
+    node = here.nodes["n0"]
+    here.cluster.agents.hello(replace(node.hello(), saves=("program",)), here.now)
+    with pytest.raises(SchedulerError, match=r"^none of the nodes can save a filler by container: choose another "):
+        here.cluster.submit(FILLER, ANN, here.now)
+    assert here.cluster.submit(replace(FILLER, saving="program"), ANN, here.now).state == "pending"
+
+
+def test_a_node_that_is_back_is_told_what_it_missed(tmp_path: Path) -> None:
+    """Images of jobs that are over are removed, and a save is ordered again."""
+    here = cluster(tmp_path, nodes=1)
+    node = here.nodes["n0"]
+    node.images[77] = 1, 1
+    filler = submit(here, FILLER)
+    here.cluster.submit(REGULAR, ANN, here.now)
+    here.turn()
+    here.turn()
+    assert [type(one) for one in node.inbox][-1] is say.Save
+    here.join(node)
+    assert say.Save(filler.number, 1, 1, SETTINGS.save_within) in node.inbox
+    node.read_all()
+    assert 77 not in node.images
+    here.settle()
+    assert filler.saves == 1
