@@ -29,7 +29,7 @@ class Snapshot(NamedTuple):
 
 
 class PlannedStarts(NamedTuple):
-    """The answer: planned starts by job, and for those that start at once their units by node."""
+    """The answer: planned starts by job, NEVER without one, and their units by node for those that have one."""
 
     starts: dict[int, int]
     units: dict[int, dict[int, int]]

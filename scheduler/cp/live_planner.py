@@ -49,7 +49,7 @@ class LivePlanner:
         units: dict[int, dict[int, int]] = {}
         place = np.argsort(back)
         for row, number in enumerate(asked.numbers):
-            if starts[number] == asked.now:
+            if starts[number] < NEVER:
                 job = running + row
                 nodes, counts = np.unique(plan.node[jobs.unit[job] : jobs.unit[job + 1]], return_counts=True)
                 units[number] = dict(zip(place[nodes].tolist(), counts.tolist(), strict=True))

@@ -481,8 +481,8 @@ class ResourceController:
         if self._question and (self._lost or now >= self._question.now + PATIENCE):
             self._news = False
             found = self._decide(now)
-        elif self._answer:
-            found = self._possible(self._answer)
+        elif self._question and self._answer:
+            found = self._possible(self._answer, self._question.now)
         elif self._question or not self._news:
             return {}
         else:
@@ -494,14 +494,17 @@ class ResourceController:
         self._question, self._answer, self._lost = None, None, False
         return found
 
-    def _possible(self, plan: PlannedStarts) -> dict[int, dict[int, int]]:
-        """Return the starts of a plan that are still possible; another plan is asked for in place of the others."""
+    def _possible(self, plan: PlannedStarts, asked: int) -> dict[int, dict[int, int]]:
+        """Return the starts of a plan of the second `asked` that are still possible; for the others a plan is asked."""
         self._planned = {number: start for number, start in plan.starts.items() if number in self._requests}
-        free, found = self._free.copy(), {}
+        free, found, parts = self._free.copy(), {}, []
         for number, units in plan.units.items():
             if number not in self._requests:
                 continue
             each = np.array(self._amounts(self._requests[number]), np.int64)
+            if plan.starts[number] > asked:
+                parts += [[plan.starts[number], node, *(count * each)] for node, count in units.items()]
+                continue
             left = {node: free[node] - count * each for node, count in units.items()}
             if all(self._up[node] and (left[node] >= 0).all() for node in left):
                 found[number] = units
@@ -509,6 +512,8 @@ class ResourceController:
                     free[node] = rest
             else:
                 self._note()
+        later = np.array(parts, np.int64).reshape(len(parts), 2 + len(self._names))
+        self._reserve(later[:, 0], later[:, 1], later[:, 2:])
         return found
 
     def _snapshot(self, now: int) -> Snapshot | None:
@@ -553,11 +558,15 @@ class ResourceController:
         later = np.flatnonzero((answer.start > now) & (answer.start < NEVER))
         self._planned = dict(zip(numbers[later].tolist(), answer.start[later].tolist(), strict=True))
         job, node, units = answer.later.T
-        self._reserved = Reserved(answer.start[job], node.copy(), units[:, None] * requests.amount[job])
+        self._reserve(answer.start[job], node.copy(), units[:, None] * requests.amount[job])
         found: dict[int, dict[int, int]] = {}
         for row, node, count in answer.rows.tolist():
             found.setdefault(int(numbers[row]), {})[node] = count
         return found
+
+    def _reserve(self, begin: Ints, node: Ints, amount: Ints) -> None:
+        """Record what reservations will take, for which fillers have to go."""
+        self._reserved, self._fill_news = Reserved(begin, node, amount), True
 
     def _suited_nodes(self) -> Ints:
         """Return the nodes that suit each kind, of shape ``(kinds, nodes)``."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from drom.scheduler.allocation.filling import Gaps
 from drom.scheduler.allocation.snapshot import PlannedStarts
 from drom.scheduler.cp import simulation
 from drom.scheduler.cp.jobs import Chunk, Job, table_of
@@ -172,3 +173,28 @@ def test_jobs_that_do_not_fit_now_are_not_asked_about() -> None:
     assert here.turn(11) == []
     assert here.take_question() is None
     assert here.planned(2) == 70
+
+
+def test_fillers_leave_before_a_planned_start() -> None:
+    """They run at once, without the planner, and the nodes of a plan are free of them in time."""
+    here, whole = ResourceController(POLICY, Gaps(0, 10)), (("cores", 4), ("memory", 0))
+    for node in range(2):
+        here.describe(node, 4, 0, {})
+        here.node_up(node)
+    here.submit(0, JobRequest(1, 60, amounts=whole), 10)
+    for filler in (1, 2):
+        here.submit(filler, JobRequest(1, 10**6, amounts=(("cores", 3), ("memory", 0)), fills=True), 10)
+    assert sorted(here.turn(10)) == [1, 2]
+    asked = here.take_question()
+    assert asked
+    assert asked.numbers == [0]
+    here.answered(asked, PlannedStarts({0: 100}, {0: {1: 1}}))
+    assert here.turn(10) == []
+    assert here.wake == 90
+    assert here.turn(89) == []
+    assert here.evicted == []
+    here.turn(90)
+    (there,) = here.residents(1)
+    assert here.evicted == [there]
+    here.ended(there, 93)
+    assert here.turn(93) == []
