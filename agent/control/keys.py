@@ -21,6 +21,7 @@ import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
@@ -29,7 +30,6 @@ from zmq.utils import z85
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SECRET, PUBLIC, PEERS = "identity.secret", "identity.key", "peers"
 OURSELVES = "ourselves"
@@ -107,6 +107,12 @@ def load(folder: Path) -> Keys:
     for path in _peer_files(folder):
         _read(path)
     return Keys(folder, public, secret)
+
+
+def one_time(secret: bytes = b"") -> Keys:
+    """Return the pair of keys with this `secret`, or a new one. It is in no folder, and its only peer is itself."""
+    secret = secret or zmq.curve_keypair()[1]
+    return Keys(Path(os.devnull), zmq.curve_public(secret), secret)
 
 
 def trust(keys: Keys, certificate: Path, name: str) -> Path:

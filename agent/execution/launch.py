@@ -16,6 +16,7 @@ from drom.agent.execution import devices
 from drom.agent.execution.mpi_hosts import mpi_hosts
 from drom.agent.execution.protocol import LETTERS
 from drom.agent.ipc.runtime_dir import make_open
+from drom.agent.system import python_command
 
 from dromlib import native
 
@@ -50,6 +51,8 @@ HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 """Variables that name to mpirun the file with the nodes of a script, and the number of ranks of each."""
 STAND_INS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
 """Variables that name to mpirun the command to use instead of ssh: `drom-step remote`."""
+TERMINAL = "drom.agent.execution.terminal"
+"""The module that runs a program on a terminal."""
 CHOSEN = ("cwd", "input", "output", "error")
 """Paths chosen by the user: if they fail, the node is not at fault."""
 NODE_FAULTS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EIO)
@@ -98,7 +101,7 @@ def environment(start: Start, place: LaunchSite) -> dict[str, str]:
     kept = {k: v for k, v in start.env.items() if k not in gone and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
     launcher = UNBOUND | OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
-    if start.script and len(nodes) > 1:
+    if (start.script or start.terminal) and len(nodes) > 1:
         launcher |= dict.fromkeys(HOSTFILES, str(hosts_path(start, place)))
     about = {
         "PATH": f"{kept.get('PATH', USUAL_PATH)}:{_run().parent}",
@@ -137,7 +140,8 @@ def command(start: Start, place: LaunchSite) -> list[str]:
         "--await",
     ]
     program = [*interpreter(start.script), str(script_path(start, place))] if start.script else []
-    return [str(_run()), *start.run_options, *about, "--", *program, *start.argv]
+    run = [str(_run()), *start.run_options, *about, "--", *program, *start.argv]
+    return python_command.module(TERMINAL, str(terminal_path(start, place)), *run) if start.terminal else run
 
 
 def interpreter(script: str) -> list[str]:
@@ -157,16 +161,33 @@ def hosts_path(start: Start, place: LaunchSite) -> Path:
     return script_path(start, place).with_suffix(f".{start.attempt}.hosts")
 
 
-def write_script(start: Start, place: LaunchSite) -> None:
-    """Write the script of a job, and the hosts file of its launches, readable for its user only. Raises OSError.
+def terminal_path(start: Start, place: LaunchSite) -> Path:
+    """Return the path of the file that says where the terminal of a job's user is, while the node knows the job."""
+    return script_path(start, place).with_suffix(f".{start.attempt}.terminal")
 
-    The files of a root agent stay root's: users could change the mode of their own files, and fill the file system.
-    """
+
+def _files(start: Start, place: LaunchSite) -> dict[Path, tuple[str, int]]:
+    """Return the text and the mode of each file of a job that is a script or has a terminal."""
+    if not (start.script or start.terminal):
+        return {}
+    hosts = "".join(f"{host} slots={ranks}\n" for host, ranks in _hosts(start, start.nodes))
+    files = {hosts_path(start, place): (hosts, 0o400)}
     if start.script:
-        make_open(script_path(start, place).parent)
-        _write(script_path(start, place), start.script, 0o500, start)
-        hosts = (f"{host} slots={ranks}\n" for host, ranks in _hosts(start, start.nodes))
-        _write(hosts_path(start, place), "".join(hosts), 0o400, start)
+        files[script_path(start, place)] = start.script, 0o500
+    if start.terminal:
+        files[terminal_path(start, place)] = start.terminal, 0o400
+    return files
+
+
+def write_script(start: Start, place: LaunchSite) -> None:
+    """Write the script of a job, the hosts file of its launches, and where its terminal is. Raises OSError.
+
+    Only the user of the job can read them. The files of a root agent stay root's: users could change the mode of their
+    own files, and fill the file system.
+    """
+    for path, (text, mode) in _files(start, place).items():
+        make_open(path.parent)
+        _write(path, text, mode, start)
 
 
 def _write(path: Path, text: str, mode: int, start: Start) -> None:
@@ -195,10 +216,8 @@ def _let_read(fd: int, mode: int, start: Start) -> None:
 
 
 def remove_script(start: Start, place: LaunchSite) -> None:
-    """Remove the script and the hosts file of a job, if it has a script; steps have none."""
-    if not start.script:
-        return
-    for path in (hosts_path(start, place), script_path(start, place)):
+    """Remove the files of a job that is a script or has a terminal; steps have none."""
+    for path in _files(start, place):
         with contextlib.suppress(OSError):
             path.unlink()
             path.parent.rmdir()  # unless there are others

@@ -376,7 +376,8 @@ class Start:
     `output`, `error` and `input` are paths from `cwd`, where %j is the job, %n the node, %u the user and %x the name:
     None means /dev/null, but an `error` of None goes to the same file as the output. The first attempt overwrites an
     existing output file, a later one appends to it. A filler has a way of `saving`, and goes on from the save with the
-    number `image` (0: it begins), which is in the node's store or to be fetched from a `source`.
+    number `image` (0: it begins), which is in the node's store or to be fetched from a `source`. With a `terminal`, the
+    text in the file that `drom.agent.execution.terminal` reads, the program is connected to a terminal.
     """
 
     job: int = field(metadata=_is(_ID))
@@ -409,6 +410,7 @@ class Start:
     saving: str = field(metadata=_is(_one_of(("", CONTAINER, PROGRAM))), default="")
     image: int = field(metadata=_is(_whole(0)), default=0)
     source: Source | None = field(metadata=_is(_or_none(lambda value: _fields(Source, value))), default=None)
+    terminal: str = field(metadata=_is(_SENTENCE), default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

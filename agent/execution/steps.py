@@ -145,7 +145,10 @@ class Steps:
 
 
 def _start(job: Attempt, argv: tuple[str, ...], folder: str) -> Start:
-    """Return the start of a command of a job: as a task for a script, which is a task on its own node, too."""
-    mode = "run" if job.start.script else "launch"
-    start = replace(job.start, mode=mode, argv=argv, cwd=folder, script="", input=None, output=None, error=None)
-    return replace(start, memory=0)  # the group of the job limits it
+    """Return the start of a command of a job: as a task for a script, which is a task on its own node, too.
+
+    The same holds for a program on a terminal.
+    """
+    mode = "run" if job.start.script or job.start.terminal else "launch"
+    alone = replace(job.start, script="", terminal="", input=None, output=None, error=None)
+    return replace(alone, mode=mode, argv=argv, cwd=folder, memory=0)  # the group of the job limits it

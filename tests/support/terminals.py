@@ -27,6 +27,7 @@ class Terminal:
 
     def __init__(self, controller: int, process: subprocess.Popen[bytes], columns: int) -> None:
         self._controller = controller
+        self._open = True
         self.process = process
         self._screen = pyte.Screen(columns, 24)
         self._stream = pyte.ByteStream(self._screen)
@@ -59,6 +60,17 @@ class Terminal:
         """Press keys."""
         os.write(self._controller, keys.encode())
 
+    @property
+    def modes(self) -> list[object]:
+        """The modes of the terminal, as those of termios."""
+        return termios.tcgetattr(self._controller)
+
+    def hang_up(self) -> None:
+        """Close the terminal, as its window."""
+        if self._open:
+            self._open = False
+            os.close(self._controller)
+
     def resize(self, columns: int, lines: int) -> None:
         """Make the window larger or smaller."""
         self._screen.resize(lines, columns)
@@ -76,11 +88,20 @@ def terminal(command: Sequence[str], env: dict[str, str], columns: int = 80) -> 
     controller, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     kept = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")} | {"TERM": "linux"}
-    process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=kept, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stdin=side,
+        stdout=side,
+        stderr=side,
+        env=kept,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(side, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - it runs nothing but this
+    )
     os.close(side)
+    there = Terminal(controller, process, columns)
     try:
-        yield Terminal(controller, process, columns)
+        yield there
     finally:
         process.kill()
         process.wait(SECONDS)
-        os.close(controller)
+        there.hang_up()

@@ -251,8 +251,30 @@ class SubmitOptions:
     wait: bool = typer.Option(
         False, "--wait", "-W", help="Wait for the end, and exit with the job's status; of several jobs, the largest."
     )
+    pty: bool = typer.Option(
+        False, "--pty", help="Run it on this terminal, and exit with its status: an interactive program, such as bash."
+    )
     parsable: bool = typer.Option(False, "--parsable", help="Print only the job's number, one per line.")
     json: AsJson = False
+
+    @property
+    def contradiction(self) -> str:
+        """Why these options cannot be given together; empty if they can."""
+        if self.array and self.count > 1:
+            return "--array and --count contradict each other: give one of them."
+        if self.parsable and self.json:
+            return "--parsable and --json contradict each other: give one of them."
+        given = {
+            "--array": self.array,
+            "--count": self.count > 1,
+            "--output": self.stdout != Spec().output,
+            "--error": self.stderr,
+            "--input": self.stdin,
+            "--parsable": self.parsable,
+            "--json": self.json,
+        }
+        others = [name for name, value in given.items() if value] if self.pty else []
+        return f"--pty and {others[0]} contradict each other: give one of them." if others else ""
 
     def spec(self, words: list[str], script: str) -> Spec:
         """Return the request for a job that runs `words`, or `script` with the arguments `words[1:]`."""
@@ -299,17 +321,22 @@ def submit(
     ] = None,
 ) -> None:
     """Submit a job: a command, or a script with its requests in #DROM lines."""
-    if options.array and options.count > 1:
-        raise typer.BadParameter("--array and --count contradict each other: give one of them.")
-    if options.parsable and options.json:
-        raise typer.BadParameter("--parsable and --json contradict each other: give one of them.")
+    if options.contradiction:
+        raise typer.BadParameter(options.contradiction)
     if options.chdir and isinstance(_where(scheduler), Path):
         _check_folder(options.chdir)
-    values = from_json(options.spec(list(command or []), str(context.meta.get(SCRIPT, ""))).to_json()).to_json()
+    words, script = list(command or []), str(context.meta.get(SCRIPT, ""))
+    spec = from_json(options.spec(words, script).to_json())
+    if options.pty:
+        if script and words == [INPUT]:
+            raise typer.BadParameter("--pty connects the input to the program: name a script, or write -- COMMAND.")
+        from drom.scheduler.live.cli import interactive
+
+        raise typer.Exit(interactive.run(spec, _where(scheduler), partial(_ask, scheduler)))
     answer: dict[str, Any] = {"jobs": []}
     try:
         while left := options.count - len(answer["jobs"]):
-            more = _ask(scheduler, "submit", jobs=[values], count=min(left, MOST_AT_ONCE))
+            more = _ask(scheduler, "submit", jobs=[spec.to_json()], count=min(left, MOST_AT_ONCE))
             answer = more | {"jobs": answer["jobs"] + more["jobs"]}
             if options.array:
                 break

@@ -18,11 +18,16 @@ def await_all(numbers: Iterable[int], ask: Callable[[int], dict[str, Any]]) -> i
 
     A scheduler that does not answer is asked again. Raises RefusedError if it refuses to answer.
     """
-    return max(exit_status(_await(number, ask)) for number in numbers)
+    return max(exit_status(await_end(number, ask)) for number in numbers)
 
 
-def _await(number: int, ask: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Wait until a job is over and return its description."""
+def await_end(
+    number: int, ask: Callable[[int], dict[str, Any]], pause: Callable[[], object] = lambda: time.sleep(1)
+) -> dict[str, Any]:
+    """Wait until a job is over and return its description; an empty one once `pause` returns something true.
+
+    `pause` is called between two questions. Raises as `await_all`.
+    """
     from drom.scheduler.live.cluster.jobs import FINAL
 
     told = ""
@@ -39,7 +44,8 @@ def _await(number: int, ask: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
             told = ""
             if job["state"] in FINAL:
                 return job
-        time.sleep(1)
+        if pause():
+            return {}
 
 
 def exit_status(job: dict[str, Any]) -> int:

@@ -55,6 +55,7 @@ def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -
         saving=spec.saving,
         image=job.saves if job.image_on or spec.saving == say.PROGRAM else 0,
         source=source,
+        terminal=spec.terminal if launches else "",
     )
 
 

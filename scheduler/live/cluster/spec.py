@@ -85,9 +85,9 @@ class Spec:
 
     Either `command` is run, or `script`, a text whose first line names its interpreter, with `command` as arguments.
     `tasks` processes are started on each node by mpirun, where that is more than one or there are several nodes, and
-    the job is no script. `threads` are the cores that a task asks for. In a job that was accepted, `nodes` and `tasks`
-    are 0 if its `ranks` tasks may be on any nodes. `array` are the indices of an array of jobs, as `parse_array` takes
-    them; empty: it is a single job.
+    the job is no script and has no terminal. `threads` are the cores that a task asks for. In a job that was accepted,
+    `nodes` and `tasks` are 0 if its `ranks` tasks may be on any nodes. `array` are the indices of an array of jobs, as
+    `parse_array` takes them; empty: it is a single job.
     """
 
     command: tuple[str, ...] = ()
@@ -120,11 +120,14 @@ class Spec:
     partition: str = ""
     saving: str = ""
     """How it is saved if it is a filler, one of `SAVING`; empty: it is a regular job."""
+    terminal: str = field(default="", repr=False)
+    """Where the user's terminal is, to which the program is connected, with the secret that opens it; empty: none."""
 
     @property
     def by_mpirun(self) -> bool:
         """Whether the tasks are started by mpirun."""
-        return not self.script and (self.nodes > 1 or self.tasks > 1 or (not self.nodes and self.ranks > 1))
+        many = self.nodes > 1 or self.tasks > 1 or (not self.nodes and self.ranks > 1)
+        return many and not (self.script or self.terminal)
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as JSON values, which are its own."""
@@ -151,6 +154,7 @@ def without_environment(spec: Spec) -> Spec:
         nodelist=_first(spec.nodelist),
         exclude=_first(spec.exclude),
         environment={},
+        terminal="",
         output=_cut(spec.output),
         error=_cut(spec.error),
         input=_cut(spec.input),
@@ -175,9 +179,9 @@ def _cut(text: str) -> str:
 def visible(spec: Spec, *, whole: bool) -> dict[str, Any]:
     """Return the fields of a specification that may be shown: a script and its arguments only if `whole`.
 
-    The environment is never shown.
+    The environment and the terminal are never shown.
     """
-    hidden = {"environment"} if whole or not spec.script else {"environment", "script", "command"}
+    hidden = {"environment", "terminal"} | (set() if whole or not spec.script else {"script", "command"})
     return {name: value for name, value in spec.to_json().items() if name not in hidden}
 
 
@@ -340,6 +344,8 @@ def _check_filler(spec: Spec) -> None:
         raise SchedulerError("a filler is one task on one node: leave out --nodes, --ntasks and --tasks-per-node.")
     if spec.resources:
         raise SchedulerError("a filler gives its node up at any time, and has no --resources: submit a regular job.")
+    if spec.terminal:
+        raise SchedulerError("a filler may be anywhere, and has no terminal: leave out --pty, or --filler.")
     if not spec.requeue:
         raise SchedulerError("a filler starts again and again: leave out --no-requeue, or --filler.")
 

@@ -282,6 +282,10 @@ def test_an_image_that_does_not_come_makes_the_filler_wait_again(tmp_path: Path)
             {"resources": {"gpu": 1}},
             "a filler gives its node up at any time, and has no --resources: submit a regular job.",
         ),
+        (
+            {"terminal": "host:1 secret"},
+            "a filler may be anywhere, and has no terminal: leave out --pty, or --filler.",
+        ),
         ({"requeue": False}, "a filler starts again and again: leave out --no-requeue, or --filler."),
     ],
 )
