@@ -3,7 +3,8 @@
 
 A container sees its node's own folders at their usual paths, with the rights of the job's user and no capability. Its
 processes, mounts and IPC are its own; its network is the node's. CRIU cannot save a file that was opened outside of the
-container, so a shell inside opens the files of standard input and output, as the user.
+container, so a shell inside opens the files of standard input and output, as the user. It remains the first process,
+which the kernel protects from signals, so that these have their usual effect on the program.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 OWN = ("dev", "lost+found", "proc", "run", "sys")
 """Top-level folders that a container does not share with its node."""
-_OPEN = 'exec <"$1" >>"$2" 2>>"$3"; shift 3; exec "$@"'
+_OPEN = 'exec <"$1" >>"$2" 2>>"$3"; shift 3; "$@"; exit $?'
+SCRIPT = "/drom-script"
+"""Where a container has the script of its job."""
 _HIDDEN = ("nosuid", "noexec", "nodev")
 _MOUNTS = (
     ("/proc", "proc", _HIDDEN),
@@ -32,8 +35,8 @@ _MOUNTS = (
 class Program:
     """What a container runs as a user: a command with its environment, folder and files.
 
-    `binds` are the folders of the node that it sees, `groups` further groups of the user. A restore takes the command
-    and what follows it from the image.
+    `binds` are the folders of the node that it sees, `groups` further groups of the user, and `limits` the soft and
+    hard limits of resources by name. A restore takes the command and what follows it from the image.
     """
 
     uid: int
@@ -46,6 +49,8 @@ class Program:
     input: str = "/dev/null"
     output: str = "/dev/null"
     error: str = "/dev/null"
+    umask: int = 0o022
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def config(name: str, conf: str, program: Program) -> dict[str, Any]:
@@ -57,11 +62,17 @@ def config(name: str, conf: str, program: Program) -> dict[str, Any]:
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
-            "user": {"uid": program.uid, "gid": program.gid, "additionalGids": list(program.groups)},
+            "user": {
+                "uid": program.uid,
+                "gid": program.gid,
+                "umask": program.umask,
+                "additionalGids": list(program.groups),
+            },
             "args": ["/bin/sh", "-c", _OPEN, "sh", *files, *program.command],
             "env": [f"{key}={value}" for key, value in program.environment.items()],
             "cwd": program.folder,
             "noNewPrivileges": True,
+            "rlimits": [{"type": kind, "soft": soft, "hard": hard} for kind, (soft, hard) in program.limits.items()],
             "capabilities": {kind: [] for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")},
         },
         "root": {"path": "rootfs"},

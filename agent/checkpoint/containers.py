@@ -27,20 +27,24 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 class Containers:
-    """Containers whose state and bundles are below the folder of `tools`. Raises `CheckpointError` without runc."""
+    """Containers whose state and bundles are below the folder of `tools`, and have `script` as `bundle.SCRIPT`.
 
-    def __init__(self, tools: Tools) -> None:
+    Raises `CheckpointError` without runc.
+    """
+
+    def __init__(self, tools: Tools, script: str = "") -> None:
         if not tools.runc:
             msg = "runc is not installed: install it, or save jobs without a container."
             raise CheckpointError(msg)
         self._tools = tools
+        self._script = script
 
     def start(self, job: int, program: Program) -> int:
         """Start a program in a new container, and return its process number on the node. Raises `CheckpointError`."""
         self.remove(job)
         folder = self._write_bundle(job, program)
         pid_file, log = folder / "pid", folder / "log"
-        command = ("run", "--detach", "--bundle", str(folder), "--pid-file", str(pid_file), self._name(job))
+        command = ("run", "--detach", "--bundle", str(folder), "--pid-file", str(pid_file), self.name(job))
         status = self._call("--log", str(log), *command)
         if status:
             reason = faults.of_runc(log.read_text(errors="replace") if log.exists() else "")
@@ -52,7 +56,7 @@ class Containers:
     def dump(self, image: Image, folder: Path) -> list[str]:
         """Return the command that saves a container."""
         options = ("--image-path", str(folder), "--work-path", str(folder), "--file-locks")
-        return [*self._runc, "--log", str(folder / "runc.log"), "checkpoint", *options, self._name(image.job)]
+        return [*self._runc, "--log", str(folder / "runc.log"), "checkpoint", *options, self.name(image.job)]
 
     def restore(self, image: Image, folder: Path) -> list[str]:
         """Return the command that restores a container. Raises `CheckpointError` if this node lacks its folders."""
@@ -63,7 +67,7 @@ class Containers:
         self.remove(image.job)
         made = self._write_bundle(image.job, Program(image.uid, image.gid, image.binds))
         options = ("--image-path", str(folder), "--work-path", str(folder), "--file-locks")
-        where = ("--detach", "--bundle", str(made), self._name(image.job))
+        where = ("--detach", "--bundle", str(made), self.name(image.job))
         return [*self._runc, "--log", str(folder / "runc.log"), "restore", *options, *where]
 
     def clean(self, image: Image, folder: Path, since: int) -> None:  # noqa: ARG002 - as of the other way
@@ -86,23 +90,28 @@ class Containers:
         folder = self._bundle(job)
         root = folder / "rootfs"
         root.mkdir(parents=True)
+        root.chmod(0o755)
         for path in Path("/").iterdir():
             if path.is_symlink():
                 (root / path.name).symlink_to(path.readlink())
-        content = bundle.config(self._name(job), self._tools.conf, program)
+        if self._script:
+            script = root / bundle.SCRIPT.lstrip("/")
+            script.write_text(self._script, encoding="utf-8", errors="surrogateescape")
+            script.chmod(0o555)
+        content = bundle.config(self.name(job), self._tools.conf, program)
         (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
         return folder
 
-    def _name(self, job: int) -> str:
+    def name(self, job: int) -> str:
         """Return the name of a job's container and control group, which no other store on this machine uses."""
-        return f"drom-{zlib.crc32(os.fsencode(self._tools.folder)):08x}-{job}"
+        return name_of(self._tools.folder, job)
 
     def _bundle(self, job: int) -> Path:
         return self._tools.folder / "bundles" / str(job)
 
     def remove(self, job: int) -> None:
         """Kill a container, if it exists, and remove what runc keeps of it. Call this once its job is saved or over."""
-        name = self._name(job)
+        name = self.name(job)
         self._call("delete", "--force", name)
         _kill_group(name)  # runc does not know a container if it was killed while it restored that
         for path in (self._bundle(job), self._state / name):
@@ -115,6 +124,16 @@ def node_folders() -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in folders if path.name not in bundle.OWN))
 
 
+def name_of(folder: Path, job: int) -> str:
+    """Return the name of a job's container and control group, for the folder of the tools."""
+    return f"drom-{zlib.crc32(os.fsencode(folder)):08x}-{job}"
+
+
+def is_in(pid: int, name: str) -> bool:
+    """Return whether a process is in the control group of the container `name`."""
+    return f"/{name}\n".encode() in (proc.read(f"/proc/{pid}/cgroup") or b"")
+
+
 def _kill_group(name: str) -> None:
     """Kill and reap the processes of a container's control group, and remove it."""
     for pid in proc.numbers("/proc"):
@@ -122,7 +141,7 @@ def _kill_group(name: str) -> None:
         pidfd = proc.open_pidfd(pid, stat.start_time) if stat else None
         if pidfd is None:
             continue
-        if f"/{name}\n".encode() in (proc.read(f"/proc/{pid}/cgroup") or b""):
+        if is_in(pid, name):
             kill(pid, pidfd)
         os.close(pidfd)
     for path in (_GROUPS, *_GROUPS.iterdir()):

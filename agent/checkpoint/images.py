@@ -6,8 +6,7 @@ An image is a folder JOB.GENERATION of files of CRIU. Its suffix is its state:
     .new         being saved, or received from another node; not whole
     (none)       whole: the job's processes are gone
     .restoring   a restore has taken it; no other can
-    .restored    its processes run again; it may be removed
-    .moving      sent to another node, which may have it; the scheduler decides which of the two is removed
+    .restored    its processes run again; it is whole again if they end without another save
     .removed     being removed
 """
 
@@ -23,7 +22,7 @@ from dromlib.errors import DromError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-NEW, WHOLE, RESTORING, RESTORED, MOVING, REMOVED = ".new", "", ".restoring", ".restored", ".moving", ".removed"
+NEW, WHOLE, RESTORING, RESTORED, REMOVED = ".new", "", ".restoring", ".restored", ".removed"
 """States of an image, which are the suffixes of its folder's name."""
 CONTAINER, PROCESSES = "container", "processes"
 """Ways in which an image was saved: by runc, or by CRIU alone."""
@@ -39,7 +38,7 @@ MOST_BINDS = 256
 SLACK = 64 << 20
 """Bytes that a save may take in addition to a quarter more than the estimate: processes grow until they are stopped."""
 
-_FOLDER = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})(\.new|\.restoring|\.restored|\.moving|\.removed|)", re.ASCII)
+_FOLDER = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})(\.new|\.restoring|\.restored|\.removed|)", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 from drom.agent.checkpoint import faults, processes
 from drom.agent.checkpoint.images import CONTAINER, NEW, PROCESSES, RESTORED, RESTORING, WHOLE, CheckpointError
 from drom.agent.checkpoint.store import write
+from drom.agent.checkpoint.tools import ABANDONED, Limit, within
 from drom.agent.system import proc
 from drom.agent.system.files import read_plain
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -29,7 +32,10 @@ if TYPE_CHECKING:
 
 LONGEST_LOG = 1 << 20
 RESTORE_SECONDS = 600.0
-"""Seconds after which `Saver.recover` ends a restore. CRIU itself was killed: runc waits for it in vain."""
+"""Seconds after which a restore is ended. If CRIU itself was killed, runc waits for it in vain."""
+SAVE_SECONDS = 3600.0
+ABANDON_SECONDS = 30.0
+"""Seconds that CRIU has to leave a job that it was to save."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OF_RESTORE = ("restore.log", "runc.log", "pid", "since")
 """Files of a restore in the folder of an image."""
@@ -56,20 +62,24 @@ class Saver:
         self._tools = tools
         self._ways = ways
 
-    def save(self, image: Image) -> Image:
+    def save(self, image: Image, limit: Limit | None = None) -> Image:
         """Save a job and return its image.
 
-        Raises `CheckpointError` if it cannot be saved; then it goes on, unless CRIU was killed and has ended it.
+        Raises `CheckpointError` if it cannot be saved, or not before `limit`; then it goes on, unless CRIU was killed
+        and has ended it.
         """
         way = self._way(image)
+        limit = limit or within(SAVE_SECONDS)
         entry = self._store.begin(image, processes.memory(processes.descendants(image.pid)))
         with _released(entry):
             try:
-                status = self._tools.run(way.dump(entry.image, entry.path), entry.lock, entry.image.reserved)
+                process = self._tools.start(way.dump(entry.image, entry.path), entry.lock, entry.image.reserved)
             except CheckpointError:
                 entry.remove()
                 raise
-            why = "" if status == 0 else _reason(entry, "dump.log")
+            in_time = limit.await_end(process)
+            status = process.wait() if in_time else _abandon(entry, process)
+            why = "" if status == 0 else _reason(entry, "dump.log") if in_time else "its time for that was over."
             entry.look()
             self._settle_save(entry, ended=status == 0)
             if entry.state != WHOLE:
@@ -84,21 +94,61 @@ class Saver:
         The image stays, in the state RESTORED, until it is removed. Raises `CheckpointError` if the image is not there
         or cannot be restored; in the latter case it stays whole.
         """
-        entry = self._store.take(job, generation, WHOLE, RESTORING)
+        entry = self.resume(job, generation, within(RESTORE_SECONDS))
         with _released(entry):
+            return restored_pid(entry)
+
+    def resume(self, job: int, generation: int, limit: Limit) -> Entry:
+        """Restore a job before `limit`, and return its image, which is still locked. Raises as `restore`."""
+        entry = self._store.take(job, generation, WHOLE, RESTORING)
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(_released(entry))
             try:
                 write(entry.path / "since", f"{proc.boot_id().hex()} {_ticks()}".encode())
-                command = self._way(entry.image).restore(entry.image, entry.path)
-                self._tools.run(command, entry.lock)
-                why = _reason(entry, "restore.log")
+                process = self._tools.start(self._way(entry.image).restore(entry.image, entry.path), entry.lock)
+                in_time = limit.await_end(process)
+                if not in_time:
+                    _kill_all(process)
+                process.wait()
+                entry.look()
+                why = _reason(entry, "restore.log") if in_time else "its time for that was over."
             except (CheckpointError, OSError) as error:
-                why = f"{error}"
-            entry.look()
-            if entry.state != RESTORED:
+                why, in_time = f"{error}", False
+            if not in_time or entry.state != RESTORED:
                 self._settle_restore(entry)
                 msg = f"job {job} was not restored, its image stays: {why}"
                 raise CheckpointError(msg)
-            return restored_pid(entry)
+            undo.pop_all()
+        return entry
+
+    def settle(self, job: int) -> None:
+        """Leave a job, whose processes are to end, with its last image alone, which is whole. An image in use stays."""
+        for entry in self._store.take_unlocked():
+            if entry.image.job == job:
+                self._settle(entry)
+        self._keep_last(job)
+
+    def tidy(self) -> None:
+        """Settle all images that nothing works on, also those of restored jobs, whose keepers have died."""
+        self.recover()
+        for entry in self._store.take_unlocked():
+            self._settle(entry)
+        for job in {one.image.job for one in self._store.entries()}:
+            self._keep_last(job)
+        self._store.sweep()
+
+    def _settle(self, entry: Entry) -> None:
+        if entry.state == NEW:
+            entry.remove()
+        elif entry.state in (RESTORING, RESTORED):
+            self._settle_restore(entry)
+
+    def _keep_last(self, job: int) -> None:
+        """Remove a job's whole images but the last one, unless they are in use."""
+        whole = [one for one in self._store.entries() if one.image.job == job and one.state == WHOLE]
+        for entry in whole[:-1]:
+            with contextlib.suppress(CheckpointError):
+                self._store.remove(job, entry.image.generation)
 
     def recover(self) -> None:
         """Settle the images that earlier callers left behind, but those that their CRIU still works on.
@@ -145,6 +195,34 @@ class Saver:
             tool = {CONTAINER: "runc", PROCESSES: "CRIU"}[image.way]
             msg = f"job {image.job} needs {tool}, which this node lacks: install it, or choose another node."
             raise CheckpointError(msg) from None
+
+
+def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> int:
+    """Let a save fail, so that CRIU leaves the job in order; return the exit status.
+
+    Killed, CRIU would leave its code in the processes. It fails cleanly when it cannot write, and when the script that
+    it calls last does.
+    """
+    with contextlib.suppress(OSError):  # the image is whole
+        write(entry.path / ABANDONED, b"")
+    for pid in processes.descendants(process.pid):
+        if os.path.basename(proc.executable(pid)) == "criu":  # noqa: PTH119 - a text
+            with contextlib.suppress(OSError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
+    if not within(ABANDON_SECONDS).await_end(process):
+        _kill_all(process)
+    return process.wait()
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child and all its descendants; they are reaped by others."""
+    for pid in processes.descendants(process.pid) - {process.pid}:
+        stat = proc.read_stat(pid)
+        pidfd = proc.open_pidfd(pid, stat.start_time) if stat else None
+        if pidfd is not None:
+            processes.kill(pid, pidfd)
+            os.close(pidfd)
+    process.kill()
 
 
 def restored_pid(entry: Entry) -> int:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The images of a node: folders that only root can read, each with one state, moved from state to state by renames.
 
-The folder of an image is locked (flock) while a save, a restore or a transfer works on it. What runs CRIU inherits the
-lock and carries on when its caller dies, so an image that is not locked can be settled by the next agent.
+The folder of an image is locked (flock) while a save, a restore or a transfer works on it, and while a restored filler
+runs. What runs CRIU inherits the lock and carries on when its caller dies, so any process of the node may settle an
+image that is not locked. One agent owns the store; the processes that it starts for fillers open it as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import json
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,8 @@ LONGEST_RECORD = 1 << 20
 """Most bytes of an image's record: `images.MOST_BINDS` of the longest paths."""
 TOOLS = "tools"
 """The folder in a store for what CRIU and runc need (`tools.prepare`)."""
+PATIENCE = 10.0
+"""Seconds to wait for another process that adds an image."""
 
 
 @dataclass(slots=True)
@@ -94,12 +98,17 @@ class Entry:
 class ImageStore:
     """The images below `path`, which is created and locked, within a quota. Raises `CheckpointError`.
 
-    One thread uses it.
+    With `owns` false it is the store of a running agent, or of one that has died: it is not locked.
     """
 
-    def __init__(self, path: Path, quota: Quota) -> None:
+    def __init__(self, path: Path, quota: Quota, *, owns: bool = True) -> None:
         self.path = path
         self._quota = quota
+        self._lock = -1
+        if owns:
+            self._own(path)
+
+    def _own(self, path: Path) -> None:
         try:
             if fault := fault_above(path, os.geteuid()):
                 msg = f"{fault}, and so may replace {path}: choose another folder for images."
@@ -124,31 +133,72 @@ class ImageStore:
 
     def close(self) -> None:
         """Unlock the store for the next agent; images stay."""
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    def is_empty(self) -> bool:
+        """Return whether there are no images, and none that are to be removed."""
+        return all(path.name == TOOLS for path in self.path.iterdir())
+
+    def remove_all(self) -> None:
+        """Remove an empty store."""
+        remove_folder(self.path / TOOLS)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
     def entries(self) -> list[Entry]:
-        """Return all images, by job. What has no readable record and is not locked is removed."""
-        return sorted(self._read(), key=lambda one: (one.image.job, one.image.generation))
+        """Return all images, by job."""
+        found = [Entry(image, state, self.path) for _, image, state in self._folders() if image and state != REMOVED]
+        return sorted(found, key=lambda one: (one.image.job, one.image.generation))
 
-    def _read(self) -> Iterator[Entry]:
+    def sweep(self) -> None:
+        """Remove folders that are not locked and have no readable record, or are to be removed."""
+        with self._adding():
+            for path, image, state in list(self._folders()):
+                if (image is None or state == REMOVED) and (lock := _try_lock(path)) is not None:
+                    remove_folder(path)
+                    os.close(lock)
+
+    def _folders(self) -> Iterator[tuple[Path, Image | None, str]]:
+        """Yield the folders of images, what is recorded of each (None: nothing readable), and its state."""
         for path in self.path.iterdir():
-            name = images.parse_name(path.name)
-            if name is None:
-                continue
-            image = _record(path)
-            if image and (image.job, image.generation) == name[:2] and name[2] != REMOVED:
-                yield Entry(image, name[2], self.path)
-            elif (lock := _try_lock(path)) is not None:
-                remove_folder(path)
-                os.close(lock)
+            if name := images.parse_name(path.name):
+                image = _record(path)
+                same = image and (image.job, image.generation) == name[:2]
+                yield path, image if same else None, name[2]
+
+    @contextlib.contextmanager
+    def _adding(self) -> Iterator[None]:
+        """Exclude other processes that add images, or count them, meanwhile. Raises `CheckpointError`."""
+        until = time.monotonic() + PATIENCE
+        folder = self.path / TOOLS
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            while (lock := lock_folder(folder)) is None:
+                if time.monotonic() > until:
+                    msg = f"another process has used {self.path} for {PATIENCE:.0f} s: try again later."
+                    raise CheckpointError(msg)
+                time.sleep(0.01)
+        except OSError as error:
+            msg = f"cannot use {self.path}: {error.strerror}."
+            raise CheckpointError(msg) from error
+        try:
+            yield
+        finally:
+            os.close(lock)
 
     def begin(self, image: Image, estimate: int) -> Entry:
         """Return a new and locked image with a reservation of bytes. Raises `CheckpointError`, and then adds nothing.
 
-        A job has at most one image in the store.
+        A job has at most one image in the store, besides the one that it was restored from.
         """
+        with self._adding():
+            return self._begin(image, estimate)
+
+    def _begin(self, image: Image, estimate: int) -> Entry:
         entries = self.entries()
-        if any(one.image.job == image.job for one in entries):
+        mine = [one for one in entries if one.image.job == image.job]
+        if any(one.state != RESTORED or one.image.generation >= image.generation for one in mine):
             msg = f"job {image.job} has an image already: restore or remove that first."
             raise CheckpointError(msg)
         free = shutil.disk_usage(self.path).free
@@ -194,13 +244,21 @@ class ImageStore:
                 finally:
                     entry.release()
 
+    def find(self, job: int, generation: int) -> Entry | None:
+        """Return a job's image, None if it is not here."""
+        return next((one for one in self.entries() if (one.image.job, one.image.generation) == (job, generation)), None)
+
+    def in_use(self, job: int) -> bool:
+        """Return whether an image of a job is locked."""
+        unlocked = {entry.path for entry in self.take_unlocked()}
+        return any(one.image.job == job and one.path not in unlocked for one in self.entries())
+
     def remove(self, job: int, generation: int) -> None:
-        """Remove a job's image unless it is in use. Raises `CheckpointError` if it is."""
-        for entry in self.entries():
-            if (entry.image.job, entry.image.generation) == (job, generation):
-                entry.lock = _must_lock(entry)
-                entry.remove()
-                entry.release()
+        """Remove a job's image, if it is here. Raises `CheckpointError` if it is in use."""
+        if entry := self.find(job, generation):
+            entry.lock = _must_lock(entry)
+            entry.remove()
+            entry.release()
 
 
 def commit(entry: Entry) -> None:
@@ -243,10 +301,14 @@ def _record(path: Path) -> Image | None:
 
 
 def _try_lock(path: Path) -> int | None:
-    try:
-        return lock_folder(path)
-    except OSError:  # removed or renamed meanwhile
-        return None
+    lock = None
+    with contextlib.suppress(OSError):  # removed or renamed meanwhile
+        lock = lock_folder(path)
+        if lock is None or os.path.samestat(os.fstat(lock), path.lstat()):
+            return lock
+    if lock is not None:
+        os.close(lock)
+    return None
 
 
 def _must_lock(entry: Entry) -> int:

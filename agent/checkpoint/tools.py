@@ -10,9 +10,11 @@ the image restored.
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ OLDEST = (4, 1)
 """The oldest CRIU that works with present kernels (6.13 or newer)."""
 GHOST_LIMIT = 64 << 20
 """Most bytes of a deleted file that a process has open: an image contains such files."""
+ABANDONED = "abandoned"
+"""A file in the folder of an image whose save is to fail."""
 BLOCK = 512
 """Bytes of a block of `ulimit -f`."""
 
@@ -47,6 +51,7 @@ esac
 case $CRTOOLS_SCRIPT_ACTION:$image in # runc has CRIU call this twice
 post-dump:*.new)
     size=$(du -sb "$image") && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
+    [ ! -e "$image/abandoned" ] || exit 1
     sync "$image"/* && sync "$image" && mv -T "$image" "${image%.new}" && sync "${image%/*}"
     ;;
 pre-resume:*.restoring)
@@ -83,8 +88,12 @@ class Tools:
         """The path of the configuration of CRIU under runc."""
         return str(self.folder / "criu.conf")
 
-    def run(self, command: Sequence[str], lock: int | None = None, reserved: int = 0) -> int:
-        """Run CRIU or runc, and return the exit status. While it runs it holds `lock`.
+    def run(self, command: Sequence[str]) -> int:
+        """Run CRIU or runc, and return the exit status. Raises `CheckpointError` if it cannot be started."""
+        return self.start(command).wait()
+
+    def start(self, command: Sequence[str], lock: int | None = None, reserved: int = 0) -> subprocess.Popen[bytes]:
+        """Start CRIU or runc. While it runs it holds `lock`.
 
         An image of more than `reserved` bytes fails (0: no limit). Raises `CheckpointError` if it cannot be started.
         """
@@ -93,7 +102,7 @@ class Tools:
             "DROM_IMAGE_BLOCKS": str(reserved // BLOCK) if reserved else "",
         }
         try:
-            process = subprocess.Popen(  # not `run`, which would kill CRIU if it were interrupted
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL if lock is None else lock,
                 stdout=subprocess.DEVNULL,
@@ -105,7 +114,32 @@ class Tools:
         except OSError as error:
             msg = f"{command[0]} cannot be started: {error.strerror}."
             raise CheckpointError(msg) from error
-        return process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """When to give up: at `until` (CLOCK_MONOTONIC), or once the descriptor `stop` (-1: none) is readable."""
+
+    until: float
+    stop: int = -1
+
+    def await_end(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for the end of a child; return False if it has not come."""
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            poller = select.poll()
+            for fd in (pidfd, self.stop):
+                if fd >= 0:
+                    poller.register(fd, select.POLLIN)
+            ready = poller.poll(max(0.0, self.until - time.monotonic()) * 1000)
+        finally:
+            os.close(pidfd)
+        return pidfd in dict(ready)
+
+
+def within(seconds: float) -> Limit:
+    """Return the limit that many seconds from now."""
+    return Limit(time.monotonic() + seconds)
 
 
 def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
@@ -114,7 +148,7 @@ def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
     if not path:
         msg = "CRIU is not installed: install CRIU 4.1 or newer, or save jobs by their own checkpoints."
         raise CheckpointError(msg)
-    found = subprocess.run((path, "--version"), capture_output=True, text=True, timeout=60, check=False).stdout
+    found = subprocess.run((path, "--version"), capture_output=True, text=True, timeout=10, check=False).stdout
     version = parse_version(found)
     if version < OLDEST:
         msg = f"{path} is CRIU {'.'.join(map(str, version))}: install CRIU 4.1 or newer."

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves an image to the store of another node, through any pair of file objects.
+"""Copies an image to the store of another node, through any pair of file objects.
 
 A stream is a line ``drom-image 1 LENGTH``, a JSON text of so many bytes with the image's record and the names and sizes
 of its files, the contents of the files, and the SHA-256 of all before. Owner and permissions are not sent: an image
 belongs to root in every store, and its record names the user.
 
-The sender keeps the image in the state MOVING, in which nobody can restore it, until it is told whether the receiver
-has it.
+The image at the sender is locked meanwhile and stays: the scheduler decides where it is restored, and when each of the
+two is removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 from typing import TYPE_CHECKING, BinaryIO
 
 from drom.agent.checkpoint import images
-from drom.agent.checkpoint.images import MOVING, RECORD, WHOLE, CheckpointError, Image
+from drom.agent.checkpoint.images import RECORD, WHOLE, CheckpointError, Image
 from drom.agent.checkpoint.store import commit
 
 if TYPE_CHECKING:
@@ -34,36 +34,17 @@ _CHUNK = 1 << 20
 
 
 def send(store: ImageStore, job: int, generation: int, file: BinaryIO) -> None:
-    """Write a job's image to `file`, and keep it in the state MOVING.
-
-    Raises `CheckpointError` if it cannot be taken or written. It is whole as before then, unless only the checksum was
-    left to write: the receiver may have that, and the image remains MOVING.
-    """
-    entry = store.take(job, generation, WHOLE, MOVING)
+    """Write a job's image to `file`. Raises `CheckpointError` if it cannot be taken or written."""
+    entry = store.take(job, generation, WHOLE, WHOLE)
     try:
-        try:
-            digest = _write(entry, file)
-            file.flush()
-        except (OSError, CheckpointError):
-            entry.rename(WHOLE)
-            raise
-        file.write(digest)
+        file.write(_write(entry, file))
         file.flush()
     except (OSError, CheckpointError) as error:
-        fate = "stays here" if entry.state == WHOLE else "may have arrived: ask the receiver"
         why = getattr(error, "strerror", None) or error
-        msg = f"the image of job {job} was not sent in full and {fate}: {why}."
+        msg = f"the image of job {job} was not sent in full: {why}."
         raise CheckpointError(msg) from error
     finally:
         entry.release()
-
-
-def settle(store: ImageStore, job: int, generation: int, *, arrived: bool) -> None:
-    """Remove an image that was sent if it has arrived; otherwise it is whole again. Raises `CheckpointError`."""
-    entry = store.take(job, generation, MOVING, MOVING if arrived else WHOLE)
-    if arrived:
-        entry.remove()
-    entry.release()
 
 
 def receive(store: ImageStore, job: int, generation: int, uid: int, file: BinaryIO) -> Image:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from drom.agent.model.layouts import ANY, Layout, parse_layout
-from drom.agent.system.paths import default_spool
+from drom.agent.system.paths import default_images, default_spool
 from drom.agent.text import FEATURE, NODE, RESOURCE, WordError, parse_size
 
 from dromlib.cpulist import CpuListError, parse_cpulist
@@ -118,6 +118,13 @@ def _is_events_size(text: str) -> bool:
     return False
 
 
+def _is_size(text: str) -> bool:
+    with contextlib.suppress(WordError):
+        return parse_size(text) > 0
+    return False
+
+
+_SIZE = Kind(str, "SIZE", "a size such as 64G", _is_size)
 _NAMES = Kind(tuple, "LIST", 'a list of names such as ["a", "b"]', all)
 _WORDS = Kind(str, "WORDS", 'a synthetic topology: write for example "pack:2 core:4 pu:2"', bool)
 _SHARE = _number(0, 1, "0..1", "a number from 0 to 1")
@@ -285,6 +292,15 @@ class Options:
         "in /run/drom, otherwise `steward` in the runtime directory.",
         example="/var/lib/drom/spool",
     )
+    images: str | None = _option(
+        None,
+        _PATH,
+        "The folder of saved fillers, for an agent of root on a node with CRIU and runc; default: `images` beside "
+        "the default spool.",
+        example="/scratch/drom/images",
+    )
+    image_quota: str = _option("64G", _SIZE, "The most bytes of all saved fillers in that folder.")
+    image_user_quota: str = _option("16G", _SIZE, "The most bytes of the saved fillers of one user in that folder.")
     ignore_slurm: bool = _option(
         False, _SWITCH, "Hand out the CPUs of jobs of Slurm that run no program under drom as well."
     )
@@ -321,6 +337,11 @@ class Options:
     def spool_path(self) -> Path:
         """The path at which the agent stores its data on the scheduler's jobs."""
         return Path(self.spool) if self.spool else default_spool(Path(self.runtime_dir))
+
+    @property
+    def images_path(self) -> Path:
+        """The path of the folder of saved fillers."""
+        return Path(self.images) if self.images else default_images(Path(self.runtime_dir))
 
 
 def resources_of(words: tuple[str, ...]) -> dict[str, int]:

@@ -194,13 +194,17 @@ def _membership(options: Options, log: Log) -> Membership | None:
         return None
     if options.observe:
         raise ControlError("an agent that only observes starts no jobs: omit --observe or --scheduler.")
+    from drom.agent.checkpoint.images import Quota
     from drom.agent.execution import connection
     from drom.agent.execution.executor import Membership
+    from drom.agent.execution.fillers import ImageFolder
 
     own = keys_of(options) if connection.host_of(options.scheduler) else None
     node, resources = options.node or socket.gethostname(), resources_of(options.resources)
+    quota = Quota(parse_size(options.image_quota), parse_size(options.image_user_quota))
+    images = ImageFolder(options.images_path, quota)
     limits = _memory_limits(options, log)
-    return Membership(options.scheduler, node, options.spool_path, resources, options.features, own, limits)
+    return Membership(options.scheduler, node, options.spool_path, resources, options.features, own, limits, images)
 
 
 def _memory_limits(options: Options, log: Log) -> MemoryLimits | None:

@@ -17,6 +17,7 @@ from drom.agent.enforcement import memory_limits
 from drom.agent.errors import Refused
 from drom.agent.execution import devices, launch, protocol, spool
 from drom.agent.execution.connection import SchedulerConnection
+from drom.agent.execution.fillers import Fillers
 from drom.agent.execution.no_scheduler import NoScheduler
 from drom.agent.execution.remote_steps import RemoteSteps
 from drom.agent.execution.supervisor import PATIENCE, Attempt, StepSupervisor, send_signal
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from drom.agent.control.keys import Keys
     from drom.agent.enforcement.memory_limits import MemoryLimits
+    from drom.agent.execution.fillers import ImageFolder
     from drom.agent.execution.host import Host
     from drom.agent.execution.protocol import FromAgent, ToAgent
     from drom.agent.model.jobs import Task
@@ -49,7 +51,8 @@ class Membership:
     """The scheduler that a node belongs to, and the node's name and attributes.
 
     `address` is a ZeroMQ endpoint, to which the keys `own` are shown (None: no keys); `resources` are counted ones.
-    `limits` makes the control groups that limit the memory of jobs (None: it is not limited).
+    `limits` makes the control groups that limit the memory of jobs (None: it is not limited), `images` is the folder
+    for images of fillers (None: they are not saved in containers).
     """
 
     address: str
@@ -59,6 +62,7 @@ class Membership:
     features: tuple[str, ...] = ()
     own: Keys | None = None
     limits: MemoryLimits | None = None
+    images: ImageFolder | None = None
 
 
 class JobExecutor(NoScheduler):
@@ -73,6 +77,7 @@ class JobExecutor(NoScheduler):
         self._boot = proc.boot_id().hex()
         self._spool = spool.Spool(membership.spool)
         self._supervisor = StepSupervisor(host, self._place, self._boot, self)
+        self._fillers = Fillers(host, host.log, self._place, membership.images)
         self._link: SchedulerConnection | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
@@ -127,6 +132,7 @@ class JobExecutor(NoScheduler):
             for attempt in list(self._restless):
                 self._host.survive("job", partial(self._advance, attempt, now), attempt.key)
             self._remote.run(now)
+            self._fillers.run(now)
             if link.is_due(now):
                 if link.cluster is None:
                     link.send_hello(self._hello(), now)
@@ -141,7 +147,8 @@ class JobExecutor(NoScheduler):
     def next_due(self) -> float | None:
         """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
         link = self._link.next_due() if self._link else None
-        times = (link, self._remote.next_due(), self._ran_at + AGAIN if self._restless else None)
+        again = self._ran_at + AGAIN if self._restless else None
+        times = (link, self._remote.next_due(), self._fillers.next_due(), again)
         return min((at for at in times if at is not None), default=None)
 
     def rates_measured(self, samples: Iterable[RateSample]) -> None:
@@ -162,6 +169,7 @@ class JobExecutor(NoScheduler):
         if self._link:
             self._host.unwatch(self._link.fd)
             self._link.close()
+        self._fillers.close(remains=self.live_jobs > 0)
         self._spool.close()
 
     # --- messages of the scheduler ----------------------------------------------------------------------------------
@@ -181,6 +189,8 @@ class JobExecutor(NoScheduler):
             link.send_hello(self._hello(), now)
         elif isinstance(message, protocol.Start):
             self._start(message, now)
+        elif isinstance(message, (protocol.Discard, protocol.Offer)):
+            self._fillers.receive(message)
         elif known := self.attempts.get((message.job, message.attempt)):  # else the next Hello says so
             self._carry_out(known, message, now)
 
@@ -194,6 +204,8 @@ class JobExecutor(NoScheduler):
             self._resize(attempt, message, now)
         elif isinstance(message, protocol.Signal):
             self._signal(attempt, message, now)
+        elif isinstance(message, protocol.Save):
+            self._save(attempt, message, now)
         elif isinstance(message, protocol.Forget) and not attempt.lives:
             del self.attempts[attempt.key]
             self._supervisor.clear(attempt)
@@ -223,6 +235,9 @@ class JobExecutor(NoScheduler):
             time=time.time(),
             jobs=tuple(known),
             limits_memory=self._membership.limits is not None,
+            saves=self._fillers.saves,
+            cpu=self._fillers.cpu,
+            images=self._fillers.kept()[: protocol.MOST_ON_NODE],
         )
 
     def _most(self, attempt: Attempt) -> int:
@@ -235,13 +250,14 @@ class JobExecutor(NoScheduler):
         job, number = attempt.key
         status = attempt.status or spool.Status(time=time.time())
         if attempt.state == "refused":
-            fault, reason = launch.why_refused(status, attempt.start, self._place)
+            refusal = self._fillers.refusal(attempt) if attempt.start.saving else None
+            fault, reason = refusal or launch.why_refused(status, attempt.start, self._place)
             self._log_reason(protocol.Refused(job, number, fault, attempt.note or reason))
         elif attempt.state == "ended":
             used = (status.time, status.cpu_seconds, status.max_rss)
-            self._log_reason(
-                protocol.Ended(job, number, status.status, *used, attempt.note, over_memory=attempt.over_memory)
-            )
+            saves = {"saved": attempt.saved[0], "written": attempt.saved[1]}
+            over = attempt.over_memory
+            self._log_reason(protocol.Ended(job, number, status.status, *used, attempt.note, over_memory=over, **saves))
         elif attempt.state != "starting":
             self._log_reason(protocol.Started(job, number, attempt.pid, time.time()))
 
@@ -252,7 +268,7 @@ class JobExecutor(NoScheduler):
         if known:
             self._tell(known)
             return
-        refusal = launch.why_not_here(start, os.geteuid()) or self._begin(start, now)
+        refusal = launch.why_not_here(start, os.geteuid()) or self._fillers.why_not(start) or self._begin(start, now)
         if refusal:
             self._log("job_refused", job=launch.job_name(start.job), fault=refusal[0], reason=refusal[1])
             self._log_reason(protocol.Refused(start.job, start.attempt, *refusal))
@@ -267,10 +283,10 @@ class JobExecutor(NoScheduler):
         except Refused as refusal:
             return ("busy" if start.cores <= len(self._node.cores) else "node"), str(refusal)
         attempt = Attempt(start, self._spool.folder(start.job, start.attempt), start.cores)
-        if self._membership.limits and start.memory:
+        if self._membership.limits and start.memory and start.saving != protocol.CONTAINER:
             attempt.group = self._membership.limits.group(*attempt.key)
         try:
-            self._supervisor.begin(attempt)
+            self._supervisor.begin(attempt, keeper=self._fillers.keeper(attempt))
         except Exception as error:
             self._host.actuator.execute(self._node.reservations.cancel(attempt.name, now))
             if not isinstance(error, OSError):
@@ -283,7 +299,10 @@ class JobExecutor(NoScheduler):
         return None
 
     def program_started(self, attempt: Attempt) -> None:
-        """Record that the program of an attempt runs."""
+        """Record that the program of an attempt runs, or what starts a filler in a container."""
+        if not self._fillers.runs(attempt):
+            self._restless.add(attempt)
+            return
         attempt.state = "running"
         self._log(
             "job_started", job=attempt.name, attempt=attempt.start.attempt, pid=attempt.pid, uid=attempt.start.uid
@@ -298,7 +317,11 @@ class JobExecutor(NoScheduler):
             del self.attempts[attempt.key]
         elif state == spool.BEGINNING:
             self._restless.add(attempt)
-        elif state != spool.RUNNING:
+        elif state == spool.RUNNING:
+            if attempt.start.saving and not attempt.asked:
+                self._fillers.take_up(attempt)
+                self._restless.add(attempt)
+        else:
             attempt.status = attempt.folder.status()
             self.step_exited(attempt)
 
@@ -327,10 +350,27 @@ class JobExecutor(NoScheduler):
             self._kill(attempt, left, stats, now)
             if left or steps or (job and job.reserved and job.present):
                 return
+        if attempt.start.saving and not self._fillers.settled(attempt):
+            return
         self._restless.discard(attempt)
         self._remote.steps.forget(attempt)
         if job and job.reserved:
             self._host.actuator.execute(self._node.reservations.cancel(attempt.name, now))
+        self._note_cause(attempt)
+        refused = attempt.status is not None and attempt.status.refused
+        if attempt.start.saving:
+            attempt.saved = self._fillers.outcome(attempt)
+            refused = refused or (self._fillers.refusal(attempt) or ("",))[0]
+        attempt.state = "refused" if refused else "ended"
+        code = attempt.status.status if attempt.status else "unknown"
+        about = {"refused": refused} if refused else {"status": code}
+        if attempt.saved[0]:
+            about |= {"saved": attempt.saved[0], "bytes": attempt.saved[1]}
+        self._log("job_ended", job=attempt.name, attempt=attempt.start.attempt, **about)
+        self._tell(attempt)
+
+    def _note_cause(self, attempt: Attempt) -> None:
+        """Note why an attempt is over if it did not end by itself."""
         if attempt.status is None:
             attempt.note = (
                 "its supervisor on the node was killed, or the node was rebooted: its exit status is unknown."
@@ -339,12 +379,6 @@ class JobExecutor(NoScheduler):
             attempt.over_memory = True
             had = in_words(attempt.start.memory)
             attempt.note = f"it needed more than its {had} of memory: ask for more with --mem."
-        refused = attempt.status is not None and attempt.status.refused
-        attempt.state = "refused" if refused else "ended"
-        code = attempt.status.status if attempt.status else "unknown"
-        about = {"refused": refused} if refused else {"status": code}
-        self._log("job_ended", job=attempt.name, attempt=attempt.start.attempt, **about)
-        self._tell(attempt)
 
     def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
         if not attempt.lives:
@@ -374,6 +408,8 @@ class JobExecutor(NoScheduler):
         """Send a signal to the processes of an attempt; return whether there are any."""
         stats = self._scan()
         pids = self._processes_of(attempt, stats)
+        if attempt.start.saving:
+            pids = {pid for pid in pids if self._fillers.holds(attempt, pid)}
         send_signal(number, pids, stats)
         return bool(pids)
 
@@ -383,6 +419,32 @@ class JobExecutor(NoScheduler):
         slots = [task.slot for task in job.present] if job and job.reserved else []
         pids = self._supervisor.processes_of([attempt, *self._remote.steps.attempts(attempt)], stats)
         return pids.union(*self._host.watcher.processes_of_all(slots, stats).values()) if slots else pids
+
+    # --- saves ------------------------------------------------------------------------------------------------------
+
+    def _save(self, attempt: Attempt, wanted: protocol.Save, now: float) -> None:
+        """Have a filler saved; the report of its end, or the reason why it goes on, is the answer."""
+        if not attempt.lives:
+            self._tell(attempt)
+            return
+        reason = "" if attempt.start.saving else "it is no filler."
+        try:
+            if not reason:
+                self._fillers.order(attempt, wanted, now)
+        except OSError as error:
+            reason = f"{self._membership.node} cannot write down the order: {error.strerror}."
+        if reason:
+            self._log_reason(protocol.NotSaved(*attempt.key, reason))
+        else:
+            self._restless.add(attempt)
+
+    def _advance_filler(self, attempt: Attempt, now: float) -> None:
+        """Report that a filler runs, and that it goes on although it was to be saved."""
+        if attempt.state == "starting" and attempt.pid and self._fillers.runs(attempt):
+            self.program_started(attempt)
+        if attempt.asked and (reason := self._fillers.advance(attempt, now)):
+            self._log_reason(protocol.NotSaved(*attempt.key, reason))
+            self._log("job_not_saved", job=attempt.name, attempt=attempt.start.attempt, reason=reason)
 
     # --- sizes ------------------------------------------------------------------------------------------------------
 
@@ -420,13 +482,16 @@ class JobExecutor(NoScheduler):
             self._look(attempt)
         if attempt.due is not None:
             self._confirm_resize(attempt, now)
+        if attempt.start.saving:
+            self._advance_filler(attempt, now)
         while attempt.pidfd >= 0 and attempt.unsent and self._send(attempt, attempt.unsent[0]):
             del attempt.unsent[0]
         if attempt.kill_at is not None and now >= attempt.kill_at:
             stats = self._scan()
             self._kill(attempt, self._processes_of(attempt, stats), stats, now)
         watched = attempt.pidfd >= 0 or not attempt.lives
-        rests = attempt.due is None and attempt.kill_at is None and not attempt.unsent
+        rests = attempt.due is None and attempt.kill_at is None and not attempt.unsent and not attempt.asked
+        rests = rests and not (attempt.start.saving and attempt.state == "starting")
         if rests and watched and attempt.state != "ending":
             self._restless.discard(attempt)
 

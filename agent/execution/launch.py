@@ -12,9 +12,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from drom.agent.checkpoint.program import RESTART
 from drom.agent.execution import devices
 from drom.agent.execution.mpi_hosts import mpi_hosts
-from drom.agent.execution.protocol import LETTERS
+from drom.agent.execution.protocol import LETTERS, PROGRAM
 from drom.agent.ipc.runtime_dir import make_open
 from drom.agent.system import python_command
 
@@ -113,6 +114,7 @@ def environment(start: Start, place: LaunchSite) -> dict[str, str]:
         "DROM_HOSTS": ",".join(f"{host}:{ranks}" for host, ranks in _hosts(start, nodes)),
         "DROM_NTASKS": str(start.total_tasks),
         "DROM_RUNTIME_DIR": str(place.runtime_dir),
+        **({RESTART: "1"} if start.saving == PROGRAM and start.image else {}),
         **devices.variables(start, place.resources, amd=devices.AMD_DRIVER.exists()),
     }
     return about | launcher | kept | about  # agents look for these at the beginning

@@ -7,6 +7,8 @@
     status       how it ended, written by drom-step, complete
     cores        the number of cores ordered since
     group        the control group that limits its memory, if there is one, before that is made
+    save         of a filler: the last order to save it (`drom.agent.execution.filler`)
+    report       of a filler: how far it has come
 
 The folder itself is locked (flock) from before drom-step is started until drom-step has died. These files and the
 lock together give the state of the attempt: see `Folder.state`.
@@ -46,7 +48,9 @@ or the machine was booted again."""
 
 OURS = re.compile(r"[1-9]\d{0,17}\.[1-9]\d{0,8}", re.ASCII)
 """The name of an attempt's folder: the number of its job and of the attempt."""
-FILES = frozenset({"start.json", "start.new", "pid", "status", "status.new", "cores", "cores.new", "group"})
+_REPLACED = ("cores", "save", "report")
+_ONCE = ("start.json", "start.new", "pid", "status", "status.new", "group")
+FILES = frozenset({*_ONCE, *_REPLACED, *(f"{one}.new" for one in _REPLACED)})
 """The files in the folder of an attempt."""
 FIELDS = frozenset(one.name for one in fields(Start))
 
@@ -86,7 +90,7 @@ class Folder:
         self.path.mkdir(mode=0o700)
         try:
             (self.path / "status.new").write_bytes(b" " * STATUS_SIZE)
-            text = json.dumps({"boot": boot, "start": as_json(start)}).encode()
+            text = json.dumps({"boot": boot, "start": as_json(start)}, default=as_json).encode()
             (self.path / "start.new").write_bytes(text)
             (self.path / "start.new").rename(self.path / "start.json")
         except OSError:

@@ -41,7 +41,8 @@ class Attempt:
     that it has not ended them in time. `doomed` are the killed processes and their start times: one
     that is ending has no environment any more by which it could be found again. `unsent` signals wait for a process to
     receive them. `group` is the control group that limits its memory (None: there is none), and `over_memory` says
-    that it needed more.
+    that it needed more. Of a filler, `asked` is the number of a save that is not answered yet, and `announced` says
+    that the order was passed on; `settled` says that nothing is left to be done after its end.
     """
 
     start: Start
@@ -62,6 +63,11 @@ class Attempt:
     unsent: list[int] = field(default_factory=list)
     group: Path | None = None
     over_memory: bool = False
+    asked: int = 0
+    announced: bool = False
+    settled: bool = False
+    saved: tuple[int, int] = (0, 0)
+    """The number of the save that has ended it, and the bytes of that image."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -98,8 +104,8 @@ class StepSupervisor:
         self._boot = boot
         self._host = host
 
-    def begin(self, attempt: Attempt, known: Start | None = None) -> None:
-        """Write an attempt, or `known` in its place, to the spool, and start it.
+    def begin(self, attempt: Attempt, known: Start | None = None, keeper: Start | None = None) -> None:
+        """Write an attempt, or `known` in its place, to the spool, and start it, or `keeper`, which starts it.
 
         Raises OSError, and then leaves nothing of it in the spool.
         """
@@ -110,7 +116,7 @@ class StepSupervisor:
             launch.write_script(attempt.start, self._place)
             if attempt.group and attempt.start.memory:  # commands of a job are in the job's group
                 attempt.folder.confine(attempt.group, attempt.start.memory)
-            attempt.keeper, attempt.told = launch.spawn(attempt.start, self._place, lock, attempt.group)
+            attempt.keeper, attempt.told = launch.spawn(keeper or attempt.start, self._place, lock, attempt.group)
         except OSError:
             self.clear(attempt)
             raise

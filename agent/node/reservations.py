@@ -144,9 +144,12 @@ class Reservations:
         self.plan.arrivals += 1
 
     def job_for(self, arrival: Arrival) -> Job | None:
-        """Return the reserved job that an arriving task belongs to; None if there is none."""
+        """Return the reserved job that an arriving task belongs to; None if there is none.
+
+        It is of the job's user, or of root, who keeps fillers of all users.
+        """
         job = self.plan.jobs.get(arrival.job)
-        theirs = job is not None and job.reserved and job.user == arrival.uid and not arrival.attached
+        theirs = job is not None and job.reserved and arrival.uid in (0, job.user) and not arrival.attached
         return job if theirs else None
 
     def hosting_task(self, job: Job, arrival: Arrival) -> Task | None:

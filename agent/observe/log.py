@@ -46,8 +46,8 @@ class Level(IntEnum):
 _NAMES = {
     Level.ERR: "fault policy_fault queue_damaged queue_stuck spool_unreadable",
     Level.WARNING: """
-        bind_failed cgroup_failed claim_conflict clock_ahead compile_failed config_rejected events_lost
-        history_failed job_kill_failed job_node_fail job_not_saved job_refused job_resize_failed job_unknown
+        bind_failed cgroup_failed claim_conflict clock_ahead compile_failed config_rejected events_lost history_failed
+        images_unusable job_kill_failed job_node_fail job_not_saved job_refused job_resize_failed job_unknown
         message_dropped node_busy node_clock_off node_down node_drained node_refused node_silent planner_failed
         request_failed slurm_failed spool_failed topology_unclear unit_kept user_unknown
     """,

@@ -47,7 +47,16 @@ def fallback_dir(uid: int) -> Path:
 
 def default_spool(runtime_dir: Path) -> Path:
     """Return where an agent stores its data on the scheduler's jobs: the system's agent where a reboot keeps it."""
-    return (STATE if runtime_dir == RUN else runtime_dir) / "steward"
+    return _kept(runtime_dir) / "steward"
+
+
+def default_images(runtime_dir: Path) -> Path:
+    """Return where an agent stores the images of fillers, which a reboot keeps as the spool."""
+    return _kept(runtime_dir) / "images"
+
+
+def _kept(runtime_dir: Path) -> Path:
+    return STATE if runtime_dir == RUN else runtime_dir
 
 
 def default_keys(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:

@@ -17,6 +17,8 @@ PROGRAM = Program(
     "/home/x",
     (7, 8),
     output="/home/x/o",
+    umask=0o27,
+    limits={"RLIMIT_NOFILE": (1024, 4096)},
 )
 
 
@@ -24,7 +26,8 @@ def test_a_container_has_its_user_and_no_capability() -> None:
     """The user's id and groups are those of the job; no capability is left, and none can be gained."""
     process = bundle.config("drom-7", "/conf", PROGRAM)["process"]
 
-    assert process["user"] == {"uid": 1000, "gid": 100, "additionalGids": [7, 8]}
+    assert process["user"] == {"uid": 1000, "gid": 100, "umask": 0o27, "additionalGids": [7, 8]}
+    assert process["rlimits"] == [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}]
     assert process["noNewPrivileges"] is True
     assert set(map(tuple, process["capabilities"].values())) == {()}
     assert process["env"] == ["A=b=c"]

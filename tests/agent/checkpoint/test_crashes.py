@@ -87,8 +87,8 @@ def kill(*pids: int) -> None:
 
 def running(counting: Counting) -> list[int]:
     """Return the processes that execute the counting program, but those that have ended."""
-    text = os.fsencode(str(counting.file))
-    found = [pid for pid in proc.numbers("/proc") if text in (proc.read(f"/proc/{pid}/cmdline") or b"").split(b"\0")]
+    text = b"\0".join(map(os.fsencode, counting.command))
+    found = [pid for pid in proc.numbers("/proc") if (proc.read(f"/proc/{pid}/cmdline") or b"").startswith(text)]
     return [pid for pid in found if (stat := proc.read_stat(pid)) and stat.state not in "ZX"]
 
 

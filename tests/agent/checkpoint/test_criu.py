@@ -73,7 +73,7 @@ def test_a_job_moves_to_another_store(make_node: Callable[[str], Node], way: str
         sender.start()
         transfer.receive(two.store, 7, 1, image.uid, source)
         sender.join()
-    transfer.settle(one.store, 7, 1, arrived=True)
+    one.store.remove(7, 1)
     with pytest.raises(CheckpointError, match="no image 1 here"):
         one.saver.restore(7, 1)
     two.restore()

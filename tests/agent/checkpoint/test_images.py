@@ -64,7 +64,6 @@ def test_a_record_of_a_later_version_can_be_read() -> None:
         ("7.3", (7, 3, "")),
         ("7.3.new", (7, 3, ".new")),
         ("7.3.restoring", (7, 3, ".restoring")),
-        ("7.3.moving", (7, 3, ".moving")),
         ("07.3", None),
         ("7", None),
         ("7.3.old", None),

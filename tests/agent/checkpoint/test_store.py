@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.checkpoint import images, store
-from drom.agent.checkpoint.images import MOVING, NEW, RESTORED, RESTORING, WHOLE, CheckpointError, Image, Quota
+from drom.agent.checkpoint.images import NEW, RESTORED, RESTORING, WHOLE, CheckpointError, Image, Quota
 from drom.agent.checkpoint.store import ImageStore
 from drom.agent.system.files import lock_folder
 
@@ -108,7 +109,7 @@ def test_an_image_is_restored_once(kept: ImageStore) -> None:
         kept.take(7, 3, WHOLE, RESTORING)
     entry.release()
     with pytest.raises(CheckpointError, match="no image 3 here"):
-        kept.take(7, 3, WHOLE, MOVING)
+        kept.take(7, 3, WHOLE, WHOLE)
 
     assert states(kept) == [("7.3", RESTORING)]
 
@@ -138,6 +139,30 @@ def test_a_job_has_one_image(kept: ImageStore) -> None:
     assert states(kept) == [("7.4", WHOLE)]
 
 
+def test_a_restored_job_is_saved_again_beside_its_image(kept: ImageStore) -> None:
+    """The new image is of a later save; the old one stays until the new one is whole."""
+    entry = whole(kept)
+    old = kept.take(7, 3, WHOLE, RESTORING)
+    old.rename(RESTORED)
+    with pytest.raises(CheckpointError, match="job 7 has an image already"):
+        kept.begin(IMAGE, 1)
+    later = dataclasses.replace(entry.image, generation=4)
+    whole(kept, later)
+
+    assert states(kept) == [("7.3", RESTORED), ("7.4", WHOLE)]
+    old.release()
+
+
+def test_a_store_that_is_changed_by_others_is_waited_for(kept: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes never count the same room twice; one that hangs does not hang the others."""
+    monkeypatch.setattr(store, "PATIENCE", 0.05)
+    other = ImageStore(kept.path, QUOTA, owns=False)
+    with kept._adding(), pytest.raises(CheckpointError, match="another process has used"):
+        other.begin(IMAGE, 1)
+
+    other.begin(IMAGE, 1).release()
+
+
 def test_images_count_against_the_quota(kept: ImageStore) -> None:
     """A whole image counts with its size, a new one with its reservation; other users have room left."""
     entry = kept.begin(IMAGE, 1 << 28)
@@ -153,16 +178,18 @@ def test_images_count_against_the_quota(kept: ImageStore) -> None:
 
 
 def test_what_a_crash_left_without_a_record_is_removed(kept: ImageStore) -> None:
-    """A folder without a record, or with that of another image, is removed; a locked one stays."""
+    """A folder without a record, with that of another image, or to be removed goes; a locked one stays."""
     (kept.path / "5.1.new").mkdir()
     (kept.path / "6.1").mkdir()
     (kept.path / "6.1" / "image.json").write_text(images.to_json(IMAGE), encoding="utf-8")
+    (kept.path / "9.1.removed").mkdir()
     (kept.path / "8.1.new").mkdir()
     lock = lock_folder(kept.path / "8.1.new")
     assert lock is not None
 
     assert states(kept) == []
-    assert [path.name for path in kept.path.iterdir()] == ["8.1.new"]
+    kept.sweep()
+    assert {path.name for path in kept.path.iterdir()} == {"8.1.new", store.TOOLS}
     os.close(lock)
 
 
@@ -176,7 +203,7 @@ def test_a_disk_that_refuses_writing_leaves_nothing(kept: ImageStore, monkeypatc
     with pytest.raises(CheckpointError, match="cannot be created: No space left on device"):
         kept.begin(IMAGE, 1)
 
-    assert list(kept.path.iterdir()) == []
+    assert [path.name for path in kept.path.iterdir()] == [store.TOOLS]
 
 
 def test_a_state_that_cannot_change_is_reported(kept: ImageStore) -> None:

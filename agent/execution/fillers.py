@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fillers on a node, for its agent: how they can be saved, orders to save them, their images, and what became of them.
+
+A filler in a container is kept by a drom-filler (`drom.agent.execution.filler`), which outlives the agent. One that
+saves itself (`drom.agent.checkpoint.program`) is a job as any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from drom.agent.checkpoint import program, tools
+from drom.agent.checkpoint.containers import Containers, is_in, name_of
+from drom.agent.checkpoint.images import REMOVED, WHOLE, CheckpointError, Quota
+from drom.agent.checkpoint.store import TOOLS, ImageStore
+from drom.agent.execution import filler, launch
+from drom.agent.execution.filler import ALARM, REPORT, RUNNING, SAVE, Order, Report, Site
+from drom.agent.execution.protocol import CONTAINER, PROGRAM, Discard, Kept
+from drom.agent.system import proc, python_command
+from drom.agent.system.cpu_type import cpu_type
+
+from dromlib import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from drom.agent.execution.launch import LaunchSite
+    from drom.agent.execution.protocol import Offer, Save, Start
+    from drom.agent.execution.supervisor import Attempt
+    from drom.agent.observe.log import Log
+    from drom.agent.system.loop import Loop
+
+TIDY = 300.0
+"""Seconds between two searches for images that a killed drom-filler has left."""
+_MODULE = filler.__name__
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFolder:
+    """Where a node keeps the images of its fillers, and how many bytes they may take."""
+
+    path: Path
+    quota: Quota
+
+
+class Fillers:
+    """The fillers of a node, whose images are in `images`. `loop` shows the ends of processes that are started."""
+
+    def __init__(self, loop: Loop, log: Log, place: LaunchSite, images: ImageFolder | None) -> None:
+        self._loop = loop
+        self._log = log
+        self._place = place
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._settling: dict[int, Attempt] = {}
+        self._tidy_at, self._tidies = 0.0, False
+        self.cpu = cpu_type()
+        self._store: ImageStore | None = None
+        self._site = Site("", 0, 0, "", "", "", {})
+        if images and os.geteuid() == 0 and shutil.which("criu") and shutil.which("runc"):
+            try:
+                self._open(images)
+            except CheckpointError as error:
+                self._log("images_unusable", reason=str(error))
+
+    def _open(self, images: ImageFolder) -> None:
+        store = ImageStore(images.path, images.quota)
+        try:
+            Containers(made := tools.prepare(store.path / TOOLS))
+        except CheckpointError:
+            store.close()
+            raise
+        place, quota = self._place, images.quota
+        about = (place.node, str(place.runtime_dir), dict(place.resources))
+        self._site = Site(str(store.path), quota.store, quota.user, made.runc, *about)
+        self._store = store
+
+    @property
+    def saves(self) -> tuple[str, ...]:
+        """The ways in which this node can save fillers."""
+        return (CONTAINER, PROGRAM) if self._store else (PROGRAM,)
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Return the images that are whole or in use."""
+        entries = self._store.entries() if self._store else []
+        return tuple(Kept(one.image.job, one.image.generation) for one in entries)
+
+    def run(self, now: float) -> None:
+        """Settle from time to time what killed processes have left in the store."""
+        if self._store and now >= self._tidy_at and not self._tidies:
+            self._tidy_at, self._tidies = now + TIDY, not self._store.is_empty()
+            if not self._tidies:
+                return
+
+            def done() -> None:
+                self._tidies = False
+
+            self._settle(0, done)
+
+    def next_due(self) -> float | None:
+        """Return when `run` has something to do."""
+        return self._tidy_at if self._store and not self._tidies else None
+
+    def close(self, *, remains: bool) -> None:
+        """Leave the store to the next agent, and remove it if it is empty and no filler `remains`."""
+        for pidfd, child in list(self._children.items()):
+            self._forget(pidfd)
+            if not remains:
+                child.kill()
+                child.wait()
+        if self._store:
+            if not remains and self._store.is_empty():
+                self._store.remove_all()
+            self._store.close()
+
+    # --- starts and ends --------------------------------------------------------------------------------------------
+
+    def why_not(self, start: Start) -> tuple[str, str] | None:
+        """Return the fault and the reason if a filler cannot be started here; None if it can, or is none."""
+        if start.saving != CONTAINER:
+            return None
+        node = self._place.node
+        if not self._store:
+            return (
+                "image" if start.image else "job",
+                f"{node} cannot save fillers in containers: see drom doctor there.",
+            )
+        if start.image and not start.source and not self._store.find(start.job, start.image):
+            return "image", f"{node} has no image {start.image} of job {start.job}."
+        return None
+
+    def keeper(self, attempt: Attempt) -> Start:
+        """Return what drom-step runs for an attempt: the job, or a drom-filler in its reservation, as root."""
+        start = attempt.start
+        if start.saving != CONTAINER:
+            return start
+        about = ["--runtime-dir", str(self._place.runtime_dir), "--job", attempt.name, "--class", "rigid", "--await"]
+        words = ("keep", str(attempt.folder.path), json.dumps(asdict(self._site)))
+        command = [*about, "--malleability", "bind-only", "--", *python_command.module(_MODULE, *words)]
+        alone = replace(start, uid=0, gid=0, umask=0o077, cwd="/", env={}, script="", saving="", image=0)
+        return replace(
+            alone, mode="launch", argv=(str(native.run_path()), *command), input=None, output=None, error=None
+        )
+
+    def report(self, attempt: Attempt) -> Report:
+        """Return how far a filler has come."""
+        return filler.read(attempt.folder.path, REPORT, Report) or Report()
+
+    def runs(self, attempt: Attempt) -> bool:
+        """Return whether the program of an attempt whose drom-step has started something runs by now."""
+        return attempt.start.saving != CONTAINER or self.report(attempt).state == RUNNING
+
+    def holds(self, attempt: Attempt, pid: int) -> bool:
+        """Return whether a process of an attempt is part of the job, not of what keeps and saves it."""
+        if attempt.start.saving != CONTAINER:
+            return True
+        name = name_of(self._site.tools.folder, attempt.start.job)
+        return is_in(pid, name) and os.path.basename(proc.executable(pid)) != "criu"  # noqa: PTH119 - a text
+
+    def settled(self, attempt: Attempt) -> bool:
+        """Return whether nothing is left to be done for an attempt without processes; if not, have it done."""
+        container = self._store and attempt.start.saving == CONTAINER
+        if not container or attempt.settled or self.report(attempt).settled:
+            return True
+        if attempt not in self._settling.values():
+            job = attempt.start.job
+
+            def done() -> None:
+                del self._settling[job]
+                attempt.settled = True
+
+            self._settling[job] = attempt
+            self._settle(job, done)
+        return False
+
+    def outcome(self, attempt: Attempt) -> tuple[int, int]:
+        """Return the number of the save that has ended an attempt, and the bytes of its image; 0 if none has."""
+        start, order = attempt.start, filler.read(attempt.folder.path, SAVE, Order)
+        if not order:
+            return 0, 0
+        if start.saving == PROGRAM:
+            saved = attempt.status is not None and program.outcome(attempt.status.status) == program.SAVED
+            return (order.generation, 0) if saved else (0, 0)
+        entry = self._store.find(start.job, order.generation) if self._store else None
+        if entry and entry.state == WHOLE:
+            return order.generation, entry.size()
+        report = self.report(attempt)
+        return (start.image, 0) if report.state != RUNNING and not report.fault else (0, 0)
+
+    def refusal(self, attempt: Attempt) -> tuple[str, str] | None:
+        """Return the fault and the reason for which a filler was not started; None if it was."""
+        report = self.report(attempt)
+        if report.refused and attempt.status:
+            status = replace(attempt.status, refused=report.refused, errno=report.errno)
+            return launch.why_refused(status, attempt.start, self._place)
+        return (report.fault, report.reason) if report.fault else None
+
+    # --- saves ------------------------------------------------------------------------------------------------------
+
+    def order(self, attempt: Attempt, wanted: Save, now: float) -> None:
+        """Have a filler saved, unless that was ordered before; `attempt.asked` is the save that is to be answered.
+
+        Raises OSError if the order cannot be written down.
+        """
+        known = filler.read(attempt.folder.path, SAVE, Order)
+        attempt.asked = wanted.generation
+        if known and known.generation >= wanted.generation:
+            return
+        filler.write(attempt.folder.path, SAVE, Order(wanted.generation, now + wanted.within))
+        attempt.announced = False
+
+    def advance(self, attempt: Attempt, now: float) -> str:
+        """Announce an order and look for the answer: return why the job goes on, or an empty text for now."""
+        order = filler.read(attempt.folder.path, SAVE, Order)
+        report = self.report(attempt)
+        if report.answered >= attempt.asked:
+            attempt.asked = 0
+            return report.reason
+        if order and attempt.start.saving == PROGRAM and now >= order.until:
+            reason = "its program has not ended in time: it must end with status 85 after SIGUSR1."
+            with contextlib.suppress(OSError):
+                filler.write(attempt.folder.path, REPORT, replace(report, answered=attempt.asked, reason=reason))
+            attempt.asked = 0
+            return reason
+        if order and not attempt.announced:
+            attempt.announced = self._announce(attempt)
+        return ""
+
+    def take_up(self, attempt: Attempt) -> None:
+        """Find out how far a filler has come, and that its last order is to be answered."""
+        if not self.runs(attempt):
+            attempt.state = "starting"
+        order = filler.read(attempt.folder.path, SAVE, Order)
+        if order and order.generation > self.report(attempt).answered:
+            attempt.asked, attempt.announced = order.generation, attempt.start.saving == PROGRAM
+
+    def _announce(self, attempt: Attempt) -> bool:
+        """Send the signal for an order; return whether the process has received it, or will read the order anyway."""
+        container = attempt.start.saving == CONTAINER
+        if container and not (attempt.folder.path / REPORT).exists():
+            return True
+        stat = proc.read_stat(attempt.pid) if attempt.pid else None
+        pidfd = proc.open_pidfd(attempt.pid, stat.start_time) if stat and stat.ppid == attempt.keeper else None
+        if pidfd is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, ALARM if container else program.SIGNAL)
+        os.close(pidfd)
+        return True
+
+    # --- images -----------------------------------------------------------------------------------------------------
+
+    def receive(self, message: Discard | Offer) -> None:
+        """Carry out an order for an image: remove it, if it is here and not in use."""
+        if self._store and isinstance(message, Discard):
+            with contextlib.suppress(CheckpointError):
+                self._store.take(message.job, message.generation, WHOLE, REMOVED).release()
+                self._tidy_at = 0.0
+
+    # --- children ---------------------------------------------------------------------------------------------------
+
+    def _settle(self, job: int, done: Callable[[], None]) -> None:
+        self._spawn(done, "settle", str(job), json.dumps(asdict(self._site)))
+
+    def _spawn(self, done: Callable[[], None], *words: str) -> None:
+        """Run a drom-filler, which waits for nothing, and call `done` at its end."""
+        child = subprocess.Popen(
+            python_command.module(_MODULE, *words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": launch.USUAL_PATH},
+            cwd="/",
+        )
+        pidfd = os.pidfd_open(child.pid)
+        self._children[pidfd] = child
+
+        def ended() -> None:
+            self._forget(pidfd)
+            child.wait()
+            done()
+
+        self._loop.watch(pidfd, ended)
+
+    def _forget(self, pidfd: int) -> None:
+        del self._children[pidfd]
+        self._loop.unwatch(pidfd)
+        os.close(pidfd)

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fillers of a scheduler on real agents, saved and restored in real containers; the scheduler is a stand-in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from drom.agent.execution.protocol import (
+    CONTAINER,
+    PROGRAM,
+    Discard,
+    Ended,
+    Forget,
+    Hello,
+    Kept,
+    NotSaved,
+    Refused,
+    Resize,
+    Resized,
+    Save,
+    Signal,
+    Started,
+)
+from drom.agent.system import proc
+
+from tests.agent.checkpoint.conftest import Counting, await_true, criu
+from tests.agent.checkpoint.test_crashes import kill, running
+from tests.support.agents import Agent, affinity, launch_agent, wait_until
+from tests.support.fake_scheduler import FakeScheduler, start, start_scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.system
+WITHIN = 60.0
+
+
+class Cluster:
+    """A scheduler and nodes of one machine, each with a runtime directory and an image store."""
+
+    def __init__(self, folder: Path, scheduler: FakeScheduler, undo: ExitStack) -> None:
+        self._folder = folder
+        self._undo = undo
+        self.scheduler = scheduler
+        self.agents: dict[str, Agent] = {}
+
+    def open(self, node: str, *options: str) -> Hello:
+        """Start the agent of a node, and return how it introduces itself."""
+        images = ("--images", str(self._store(node)))
+        words = ("--scheduler", self.scheduler.address, "--node", node, *images, *options)
+        agent = self.agents[node] = launch_agent(self._folder / node, *words)
+        self._undo.callback(agent.discard)
+        return self.scheduler.hear(Hello, node=node)
+
+    def images(self, node: str) -> list[str]:
+        """Return the folders of the images of a node."""
+        return sorted(path.name for path in self._store(node).glob("*") if path.name != "tools")
+
+    def _store(self, node: str) -> Path:
+        return self._folder / f"{node}.images"
+
+    def keepers(self) -> list[int]:
+        """Return the processes that keep fillers of these nodes."""
+        marks = {b"DROM_RUNTIME_DIR=" + os.fsencode(self._folder / node) for node in self.agents}
+        found = [pid for pid in proc.numbers("/proc") if proc.command(pid) == "drom-filler"]
+        return [pid for pid in found if marks & set(proc.environment(pid))]
+
+    def start(self, node: str, command: tuple[str, ...], **more: Any) -> Started:
+        """Start a filler in a container, and wait until it runs."""
+        wanted = start(7, *command, **({"saving": CONTAINER} | more))
+        self.scheduler.say(node, wanted)
+        return self.scheduler.hear(Started, job=7, attempt=wanted.attempt)
+
+    def save(self, node: str, generation: int, attempt: int = 1) -> Ended:
+        """Save it, and wait until it has ended."""
+        self.scheduler.say(node, Save(7, attempt, generation, WITHIN))
+        ended = self.scheduler.hear(Ended, job=7, attempt=attempt)
+        self.scheduler.say(node, Forget(7, attempt))
+        return ended
+
+    def end(self, node: str, attempt: int = 1, job: int = 7) -> Ended:
+        """Kill it, and wait until it has ended."""
+        self.scheduler.say(node, Signal(job, attempt, signal.SIGKILL))
+        ended = self.scheduler.hear(Ended, job=job, attempt=attempt)
+        self.scheduler.say(node, Forget(job, attempt))
+        return ended
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Return a cluster without nodes, whose agents find CRIU; nothing of them is left, and no container."""
+    if not shutil.which("runc"):
+        pytest.skip("runc is not installed: make criu")
+    monkeypatch.setenv("PATH", f"{Path(criu()).parent}:{os.environ['PATH']}")
+    with ExitStack() as undo, start_scheduler(tmp_path) as scheduler:
+        made = Cluster(tmp_path, scheduler, undo)
+        try:
+            yield made
+        except BaseException:
+            for agent in made.agents.values():
+                print(agent.log)
+            kill(*made.keepers())
+            raise
+        for agent in made.agents.values():
+            await_true(partial(_is_empty, agent.dir / "steward"), "a job is left")
+            agent.stop()
+
+
+def _is_empty(folder: Path) -> bool:
+    return not list(folder.iterdir())
+
+
+def test_a_node_says_how_it_saves(cluster: Cluster) -> None:
+    """It has both ways, no image yet, and a type of CPU."""
+    hello = cluster.open("n1")
+
+    assert (hello.saves, hello.images) == ((CONTAINER, PROGRAM), ())
+    assert hello.cpu
+
+
+def test_a_filler_counts_on_where_it_was_saved(cluster: Cluster, counting: Counting) -> None:
+    """Saved twice, each number is counted once; the image is removed when the next is whole, or is discarded."""
+    cluster.open("n1")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    first = cluster.save("n1", 1)
+    cluster.start("n1", counting.command, attempt=2, image=1)
+    counting.advances()
+    second = cluster.save("n1", 2, attempt=2)
+
+    assert (first.saved, second.saved) == (1, 2)
+    assert first.written > 10 << 20
+    assert cluster.images("n1") == ["7.2"]
+    assert counting.counted_once()
+    assert running(counting) == []
+    assert cluster.keepers() == []
+    cluster.scheduler.say("n1", Discard(7, 2))
+    cluster.scheduler.say("n1", Discard(7, 2))
+    wait_until(lambda: not cluster.images("n1"), lambda: cluster.images("n1"))
+
+
+def test_a_filler_runs_on_the_cores_of_its_job(cluster: Cluster, counting: Counting) -> None:
+    """Also when a restored one has other cores than before, and once the scheduler has ordered more."""
+    cluster.open("n1")
+    agent = cluster.agents["n1"]
+    cluster.scheduler.say("n1", start(8, "sleep", "inf"))
+    cluster.scheduler.hear(Started, job=8)
+    cluster.start("n1", counting.command)
+    mine = agent.tasks()["drom-7"]["held"]
+    assert affinity(running(counting)[0]) == mine
+    cluster.save("n1", 1)
+    cluster.end("n1", job=8)
+    cluster.start("n1", counting.command, attempt=2, image=1)
+    other = agent.tasks()["drom-7"]["held"]
+    assert other != mine
+    assert affinity(running(counting)[0]) == other
+    cluster.scheduler.say("n1", Resize(7, 2, 2, WITHIN))
+    cluster.scheduler.hear(Resized, job=7)
+
+    wait_until(lambda: len(affinity(running(counting)[0]).split(",")) == 2, lambda: affinity(running(counting)[0]))
+    cluster.end("n1", attempt=2)
+
+
+def test_a_filler_that_is_killed_goes_on_from_its_last_image(cluster: Cluster, counting: Counting) -> None:
+    """The image stays while the restored job runs, and is whole again when that ends without another save."""
+    cluster.open("n1")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.save("n1", 1)
+    saved = counting.numbers()
+    cluster.start("n1", counting.command, attempt=2, image=1)
+    assert cluster.images("n1") == ["7.1.restored"]
+    counting.advances()
+    ended = cluster.end("n1", attempt=2)
+
+    assert (ended.saved, ended.status, cluster.images("n1")) == (0, -9, ["7.1"])
+    lost = len(counting.numbers())
+    cluster.start("n1", counting.command, attempt=3, image=1)
+    counting.advances()
+    assert counting.numbers()[: lost + 1] == [*counting.numbers()[:lost], len(saved) + 1]
+    cluster.end("n1", attempt=3)
+
+
+def test_a_filler_ends_as_its_program(cluster: Cluster, tmp_path: Path) -> None:
+    """Its exit status, output, errors, input, folder, umask, limits and variables are those of any other job."""
+    words = "cat; pwd; umask; ulimit -n; echo $DROM_JOB_NAME $DROM_NODE $MINE; id -u; echo bad >&2; exit 3"
+    (tmp_path / "in").write_text("asked\n", encoding="utf-8")
+    about: dict[str, Any] = {"cwd": str(tmp_path), "input": "in", "umask": 0o27, "env": {"MINE": "x", "PATH": "/bin"}}
+    cluster.open("n1")
+    found = []
+    for job, saving in ((7, CONTAINER), (8, "")):
+        about |= {"output": "%j.out", "error": f"{job}.err"}
+        cluster.scheduler.say("n1", start(job, "sh", "-c", words, saving=saving, **about))
+        assert cluster.scheduler.hear(Ended, job=job).status == 3
+        cluster.scheduler.say("n1", Forget(job, 1))
+        found.append([(tmp_path / f"{job}.{name}").read_text(encoding="utf-8") for name in ("out", "err")])
+
+    assert found[0] == found[1]
+    assert found[0][1] == "bad\n"
+    assert found[0][0].splitlines()[:3] == ["asked", str(tmp_path), "0027"]
+
+
+def test_a_script_is_saved(cluster: Cluster, tmp_path: Path) -> None:
+    """A shell reads its script on from where it was, although the file of the first attempt is gone."""
+    script = "#!/bin/sh\nfor n in $(seq 100000); do echo $n; sleep 0.005; done\n" + "# more\n" * 2000
+    counting = Counting(("/bin/sh", "/drom-script"), tmp_path / "numbers")
+    more: dict[str, Any] = {"script": script, "output": str(counting.file)}
+    cluster.open("n1")
+    cluster.start("n1", (), **more)
+    counting.advances()
+    cluster.save("n1", 1)
+    cluster.start("n1", (), attempt=2, image=1, **more)
+    counting.advances()
+    cluster.end("n1", attempt=2)
+
+    assert counting.counted_once()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({"argv": ["nosuch"]}, "cannot run 'nosuch': No such file or directory: check its path and mode on n1."),
+        ({"argv": ["/etc/passwd"]}, "cannot run '/etc/passwd': Permission denied: check its path and mode on n1."),
+        ({"cwd": "/nosuch"}, "cannot change to /nosuch: No such file or directory: submit from one that tester may"),
+        ({"output": "/nosuch/%j"}, "cannot open /nosuch/7 for the output of the job: No such file or directory"),
+        ({"input": "/nosuch"}, "cannot open /nosuch for the input of the job: No such file or directory"),
+        ({"uid": 54321}, "no user has number 54321 on n1: use a user that all nodes know."),
+    ],
+)
+def test_a_filler_that_cannot_start_is_refused(cluster: Cluster, wanted: dict[str, Any], reason: str) -> None:
+    """One sentence says what is wrong with the job, as for any other."""
+    cluster.open("n1")
+    cluster.scheduler.say("n1", start(7, saving=CONTAINER, **({"argv": ["true"]} | wanted)))
+    refused = cluster.scheduler.hear(Refused, job=7)
+    cluster.scheduler.say("n1", Forget(7, 1))
+
+    assert (refused.fault, refused.reason[: len(reason)]) == ("job", reason)
+
+
+def test_an_image_that_is_not_there_is_refused(cluster: Cluster) -> None:
+    """The scheduler learns that it is the image's fault."""
+    cluster.open("n1")
+    cluster.scheduler.say("n1", start(7, "true", saving=CONTAINER, image=3))
+
+    assert cluster.scheduler.hear(Refused, job=7) == Refused(7, 1, "image", "n1 has no image 3 of job 7.")
+
+
+def test_signals_reach_the_program_alone(cluster: Cluster) -> None:
+    """SIGTERM ends a program as it ends other jobs, and what keeps it reports how."""
+    cluster.open("n1")
+    cluster.start(
+        "n1", ("sh", "-c", "trap 'echo got it; exit 5' TERM; while :; do sleep 0.01; done"), output="/dev/null"
+    )
+    cluster.scheduler.say("n1", Signal(7, 1, signal.SIGTERM))
+    trapped = cluster.scheduler.hear(Ended, job=7, attempt=1)
+    cluster.scheduler.say("n1", Forget(7, 1))
+    cluster.start("n1", ("sleep", "inf"), attempt=2)
+    cluster.scheduler.say("n1", Signal(7, 2, signal.SIGTERM))
+    plain = cluster.scheduler.hear(Ended, job=7, attempt=2)
+    cluster.scheduler.say("n1", Forget(7, 2))
+
+    assert (trapped.status, plain.status) == (5, 128 + signal.SIGTERM)
+
+
+def test_a_filler_that_cannot_be_saved_goes_on(cluster: Cluster, counting: Counting) -> None:
+    """The reason is one sentence; the same order is answered again, and not carried out again; a later one is."""
+    cluster.open("n1", "--image-quota", "1M")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.scheduler.say("n1", Save(7, 1, 1, WITHIN))
+    refused = cluster.scheduler.hear(NotSaved, job=7)
+    cluster.scheduler.say("n1", Save(7, 1, 1, WITHIN))
+    again = cluster.scheduler.hear(NotSaved, job=7)
+    cluster.scheduler.say("n1", Save(7, 1, 2, WITHIN))
+    later = cluster.scheduler.hear(NotSaved, job=7)
+    counting.advances()
+
+    assert refused.reason.endswith("the image store may hold 1048576 bytes: raise its quota.")
+    assert (again, later) == (refused, refused)
+    assert cluster.images("n1") == []
+    assert counting.counted_once()
+    cluster.end("n1")
+
+
+def test_a_save_that_takes_too_long_is_given_up(cluster: Cluster, counter: str, tmp_path: Path) -> None:
+    """The job goes on undamaged, and can be saved with more time."""
+    cluster.open("n1")
+    counting = Counting((counter, str(tmp_path / "numbers"), "300"), tmp_path / "numbers")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.scheduler.say("n1", Save(7, 1, 1, 0.03))
+    refused = cluster.scheduler.hear(NotSaved, job=7)
+    counting.advances()
+
+    assert refused.reason == "job 7 was not saved and goes on: its time for that was over."
+    assert cluster.images("n1") == []
+    assert cluster.save("n1", 2).saved == 2
+    assert counting.counted_once()
+
+
+def test_an_agent_that_is_killed_finds_its_fillers_again(cluster: Cluster, counting: Counting) -> None:
+    """The job goes on meanwhile; a save that an agent was told is carried out, and reported by the next one."""
+    cluster.open("n1")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.agents["n1"].kill()
+    counting.advances()
+    hello = cluster.open("n1")
+    assert [(one.job, one.state) for one in hello.jobs] == [(7, "running")]
+    cluster.scheduler.say("n1", Save(7, 1, 1, WITHIN))
+    folder = cluster.agents["n1"].dir / "steward" / "7.1"
+    wait_until((folder / "save").exists, lambda: "no order")
+    cluster.agents["n1"].kill()
+    wait_until((folder / "status").exists, lambda: list(folder.iterdir()))
+    hello = cluster.open("n1")
+
+    assert hello.images == (Kept(7, 1),)
+    assert cluster.scheduler.hear(Ended, job=7).saved == 1
+    cluster.scheduler.say("n1", Forget(7, 1))
+    assert cluster.keepers() == []
+
+
+def test_a_filler_whose_keeper_is_killed_has_its_last_image(cluster: Cluster, counting: Counting) -> None:
+    """No process of the job is left, and the image from which it was restored is whole again."""
+    cluster.open("n1")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.save("n1", 1)
+    cluster.start("n1", counting.command, attempt=2, image=1)
+    kill(*cluster.keepers())
+    ended = cluster.scheduler.hear(Ended, job=7, attempt=2)
+    cluster.scheduler.say("n1", Forget(7, 2))
+
+    assert (ended.saved, ended.status) == (0, -9)
+    assert running(counting) == []
+    assert cluster.images("n1") == ["7.1"]
+
+
+def test_a_save_ends_a_restore(cluster: Cluster, counting: Counting) -> None:
+    """A job that is not restored yet is saved at once: its image stays as it is."""
+    cluster.open("n1")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.save("n1", 1)
+    cluster.scheduler.say("n1", start(7, *counting.command, attempt=2, image=1, saving=CONTAINER))
+    ended = cluster.save("n1", 2, attempt=2)
+
+    assert ended.saved in {1, 2}
+    assert running(counting) == []
+    assert cluster.images("n1") == [f"7.{ended.saved}"]
+    assert counting.counted_once()
+
+
+def test_two_agents_have_the_same_job(cluster: Cluster, counting: Counting, tmp_path: Path) -> None:
+    """Two nodes of one machine keep a job of the same number apart."""
+    other = Counting((counting.command[0], str(tmp_path / "others"), "10"), tmp_path / "others")
+    for node, program in (("n1", counting), ("n2", other)):
+        cluster.open(node)
+        cluster.start(node, program.command)
+        program.advances()
+    cluster.save("n1", 1)
+    other.advances()
+    cluster.end("n2")
+
+    assert (cluster.images("n1"), cluster.images("n2")) == (["7.1"], [])
+
+
+def test_a_program_saves_itself(cluster: Cluster, tmp_path: Path) -> None:
+    """SIGUSR1 reaches the program alone; status 85 means saved, and the next attempt is told to go on."""
+    words = "trap 'exit 85' USR1; echo $DROM_RESTART >>out; while :; do sleep 0.01; done"
+    about: dict[str, Any] = {"saving": PROGRAM, "cwd": str(tmp_path)}
+    cluster.open("n1")
+    cluster.start("n1", ("sh", "-c", words), **about)
+    wait_until((tmp_path / "out").exists, lambda: "it does not begin")
+    ended = cluster.save("n1", 1)
+    cluster.start("n1", ("sh", "-c", words), attempt=2, image=1, **about)
+    wait_until(lambda: (tmp_path / "out").read_text() == "\n1\n", (tmp_path / "out").read_text)
+
+    assert (ended.saved, ended.status) == (1, 85)
+    cluster.end("n1", attempt=2)
+
+
+def test_a_program_that_does_not_save_itself_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+    """After its time it is reported; one that ends with another status has ended."""
+    words = "trap 'echo asked >>out' USR1; touch ready; while :; do sleep 0.01; done"
+    cluster.open("n1")
+    cluster.start("n1", ("sh", "-c", words), saving=PROGRAM, cwd=str(tmp_path))
+    wait_until((tmp_path / "ready").exists, lambda: "it does not begin")
+    for _ in range(2):
+        cluster.scheduler.say("n1", Save(7, 1, 1, 0.2))
+        assert cluster.scheduler.hear(NotSaved, job=7).reason.startswith("its program has not ended in time")
+
+    assert (tmp_path / "out").read_text() == "asked\n"
+    assert cluster.end("n1").saved == 0
