@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from drom.scheduler.testbed.cluster import HEAD, build_ring
 from drom.scheduler.testbed.namespaces import NETWORK, Network
 
 from tests.cluster.rig import Rig, rig
-from tests.support.agents import SECONDS, wait_until
+from tests.support.agents import SECONDS, environment, wait_until
+from tests.support.terminals import has, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,14 +53,31 @@ class DeskRig(Rig):
 
     def as_user(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a `drom` command of the user at the desk, in the user's home."""
+        return subprocess.run(
+            self.command_of_user(*words), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+
+    def command_of_user(self, *words: str) -> list[str]:
+        """Return the command line of a `drom` command of the user at the desk, in the user's home."""
         # The one right beyond a user's is to read where Python and drom are installed, which may be root's home.
         right = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
         user = ("setpriv", "--reuid", str(UID), "--regid", str(GID), "--clear-groups", *right)
         about = (f"PATH={os.environ['PATH']}", f"HOME={self.home}", f"TMPDIR={self.home}")
         command = [*user, "env", "-i", "--chdir", str(self.home), *about, *python_command.drom(*words)]
-        return subprocess.run(
-            self.network[DESK].within(*command), capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        return self.network[DESK].within(*command)
+
+    def open_python(self) -> None:
+        """Let users of the nodes run this Python, which may be in root's home."""
+        python = Path(sys.base_prefix)
+        closed = next((path for path in reversed(python.parents) if not path.stat().st_mode & 0o001), None)
+        for name in self.names if closed else ():
+            aside = self.folder / f"python-{name}"
+            aside.mkdir()
+            do = self.network[name].do
+            do("mount", "--rbind", str(python), str(aside))
+            do("mount", "-t", "tmpfs", "-o", "mode=755", "none", str(closed))
+            do("mkdir", "-p", str(python))
+            do("mount", "--rbind", str(aside), str(python))
 
 
 @pytest.fixture
@@ -110,3 +129,30 @@ def test_a_user_runs_ranks_on_all_nodes_and_rules_nobody_else(here: DeskRig) -> 
         lambda: here.said(HEAD),
     )
     assert here.job(of_root)["state"] == "running"
+
+
+def test_a_user_has_a_terminal_on_another_machine(here: DeskRig) -> None:
+    """The program runs as the user, on a node that connects to the user's machine, and ends with the terminal."""
+    here.open_python()
+    words = (
+        "--scheduler",
+        f"{HEAD}:{USERS}",
+        "--nodes",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "echo $(id -u) of $DROM_NODELIST; exec sh",
+    )
+    with terminal(here.command_of_user("submit", "--pty", *words), environment()) as there:
+        there.await_screen(has(f"^{UID} of n1,n2$"))
+        there.type("stty size; echo a$((1 + 1))b\n")
+        there.await_screen(has("^24 80$", "^a2b$"))
+        (file,) = (here.folder / "n1/run/scripts").glob("*.terminal")
+        assert (file.stat().st_uid, file.stat().st_mode & 0o007) == (0, 0)
+    number = here.ask("queue", all=True)["jobs"][-1]["job"]
+    here.await_state(number, "failed", "cancelled")
+    wait_until(
+        lambda: not any(here.network[name].do("sh", "-c", f"ps -u {UID} -o pid= || true") for name in here.names),
+        lambda: here.said(HEAD),
+    )

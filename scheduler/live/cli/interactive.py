@@ -83,7 +83,7 @@ class Listener:
         return self.receive() == terminal.HELLO
 
     def send(self, message: bytes) -> bool:
-        """Send a message to the program; return False if it takes none now. Raises OSError if it is gone."""
+        """Send a message to the program; return False if it takes none now. Raises ZMQError if it is gone."""
         try:
             self._endpoint.sock.send_multipart([self._line, message], zmq.NOBLOCK)
         except zmq.Again:

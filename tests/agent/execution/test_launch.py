@@ -273,3 +273,21 @@ def test_a_users_script_is_roots_file(monkeypatch: pytest.MonkeyPatch, *, acls: 
         assert path.read_text(encoding="utf-8") == job.script
         launch.remove_script(job, place)
         assert not list(Path(folder).iterdir())
+
+
+def test_a_program_on_a_terminal_finds_its_nodes_as_a_script_does(tmp_path: Path) -> None:
+    """The key of the terminal is in a file for its user alone, neither on the command line nor in the environment."""
+    place = LaunchSite("n1", tmp_path)
+    job = start(7, "bash", nodes=("n1", "n2"), total_tasks=4, terminal="desk:1 secret")
+
+    launch.write_script(job, place)
+
+    file = launch.terminal_path(job, place)
+    assert (file.read_text(encoding="ascii"), file.stat().st_mode & 0o777) == ("desk:1 secret", 0o400)
+    assert launch.hosts_path(job, place).read_text(encoding="ascii") == "n1 slots=2\nn2 slots=2\n"
+    assert str(file) in launch.command(job, place)
+    assert launch.environment(job, place).keys() >= {*launch.HOSTFILES}
+    assert b"secret" not in launch.instructions(job, place)
+    assert "secret" not in repr(job)
+    launch.remove_script(job, place)
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -238,6 +239,36 @@ def test_there_is_no_job_0(command: str) -> None:
     """That is wrong usage, too."""
     with pytest.raises(typer.BadParameter):
         drom(command, "--scheduler", "here", "0")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--array", "1-3"),
+        ("--count", "2"),
+        ("--output", "out"),
+        ("--error", "err"),
+        ("--input", "in"),
+        ("--parsable",),
+        ("--json",),
+    ],
+)
+def test_an_option_that_a_terminal_excludes_is_refused(submitted: list[dict[str, Any]], words: tuple[str, ...]) -> None:
+    """The program has one terminal, which is its input and output."""
+    with pytest.raises(typer.BadParameter) as refused:
+        submit("--pty", *words, "--", "bash")
+
+    assert (str(refused.value), submitted) == (f"--pty and {words[0]} contradict each other: give one of them.", [])
+
+
+def test_a_script_on_standard_input_has_no_terminal(
+    submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The input is the program's."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"#!/bin/sh\ntrue\n"), isatty=lambda: True))
+    with pytest.raises(typer.BadParameter, match=r"^--pty connects the input to the program"):
+        submit("--pty", "-")
+    assert submitted == []
 
 
 def test_a_folder_that_cannot_be_entered_is_refused_at_once(tmp_path: Path, submitted: list[dict[str, Any]]) -> None:

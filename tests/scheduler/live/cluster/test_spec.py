@@ -37,6 +37,8 @@ from drom.scheduler.live.cluster.spec import (
     parse_signal,
     parse_time,
     sized,
+    visible,
+    without_environment,
 )
 from drom.scheduler.live.server.records import spec_of, text_of_spec
 from hypothesis import given
@@ -407,3 +409,13 @@ def test_output_goes_somewhere() -> None:
     """Whoever wants none says where it is to be lost."""
     with pytest.raises(SchedulerError, match=r"^--output: the name of a file is empty: for no file write /dev/null\.$"):
         check(replace(ASKED, output=""))
+
+
+def test_a_terminal_is_never_shown() -> None:
+    """Nor is it kept when its job is over; its program is started once, whatever the job's size."""
+    spec = Spec(("bash",), nodes=2, tasks=4, ranks=8, folder="/", terminal="desk:1 secret")
+
+    assert "secret" not in repr(spec)
+    assert all("terminal" not in visible(spec, whole=whole) for whole in (True, False))
+    assert without_environment(spec).terminal == ""
+    assert (spec.by_mpirun, replace(spec, terminal="").by_mpirun) == (False, True)
