@@ -23,7 +23,7 @@ import zmq
 from drom.agent.control import keys
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.control.remote import RemoteAddress
-from drom.agent.errors import ControlError
+from drom.agent.errors import ControlError, RefusedError
 from drom.agent.execution import terminal
 from drom.agent.system.unix_signals import SignalPipe
 from drom.scheduler.errors import SchedulerError
@@ -144,11 +144,11 @@ def _leave(number: int, _: object) -> None:
 
 @contextmanager
 def _cancelled_on_failure(number: int, ask: Callable[..., Any]) -> Iterator[int]:
-    """Cancel a job if the block is left by an exception, as by a signal."""
+    """Cancel a job if the block is left by an exception, as by a signal. Raises ControlError if that fails."""
     try:
         yield number
     except BaseException:
-        with suppress(ControlError):  # it is over
+        with suppress(RefusedError):  # it is over
             ask("cancel", job=number)
         raise
 
