@@ -6,9 +6,9 @@ Jobs are considered in an order. Each starts now if its units have room until it
 these. Depth 0 is first-fit, 1 is EASY backfilling (Lifka 1995), and PBS Professional calls the number
 `backfill_depth`. Run times are the limits of jobs.
 
-Free resources only grow until a reservation begins. What a job finds free until its end is therefore the minimum of
-what is free now, and of what is left at the beginning of each reservation in between: the search needs these few
-moments alone, however many jobs run.
+Free resources of a node only grow, except where a reservation takes some. What a job finds free until its end is
+therefore the minimum of what is free at its start, and of what each reservation that begins in between leaves. The
+earliest start is found in one pass over the changes to come, each of which changes the units that fit on one node.
 
 Times are whole seconds, amounts whole numbers, nodes 0-based indices. Pure loops that numba compiles (`compiled`).
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from drom.agent.system.numba_cache import cache_folder, start_without_scipy
 from drom.scheduler import interface
-from drom.scheduler.interface import NEVER, NOBODY, routine
+from drom.scheduler.interface import NEVER, NOBODY, lean, routine
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints
@@ -76,21 +76,36 @@ class Answer(NamedTuple):
     later: Ints
 
 
-class _Reservations(NamedTuple):
-    """The reservations in order of time: when they begin and end, and what they take and leave of each node.
+class _Timeline(NamedTuple):
+    """What is `free` of each node now, and the changes to come: ends of jobs, beginnings and ends of reservations.
 
-    `low[m]` is the least that is free of each node from now until the beginning of reservation `m`, `sum` its total.
+    A change has a `time`, a `node` and an `amount` that comes free, negative where a reservation begins. `size` has one
+    entry, the number of changes, and `order` sorts them by time. `left` is what beginning reservations leave of a node.
+    `first` is the first such change of each node, `next` the following one of the same node, or NOBODY.
+    """
+
+    free: Ints
+    size: Ints
+    order: Ints
+    time: Ints
+    node: Ints
+    amount: Ints
+    left: Ints
+    first: Ints
+    next: Ints
+
+
+class _Reservations(NamedTuple):
+    """When reservations begin, in order, and the least that is free of each node until then, summed over nodes.
+
+    `low` has shape ``(reservations + 1, resources)``: row 0 is for now, row ``m + 1`` includes reservation `m`.
     """
 
     begin: Ints
-    end: Ints
-    use: Ints
-    left: Ints
     low: Ints
-    sum: Ints
 
 
-@routine
+@lean
 def room(free: Ints, amount: Ints, most: int) -> int:
     """Return how many units, at most `most`, fit into what is free of a node."""
     fit = most
@@ -102,19 +117,43 @@ def room(free: Ints, amount: Ints, most: int) -> int:
     return fit
 
 
-@routine
-def pack(  # noqa: PLR0917 - numba wants them by position
-    free: Ints, suited: Ints, units: int, most: int, amount: Ints, found: Ints
-) -> int:
-    """Find nodes for all units, the first that have room; return how many, or 0 where there is not enough room.
-
-    `found`, of shape ``(nodes, 2)``, gets the nodes and the units on them.
-    """
-    count, rest = 0, units
-    for node in suited:
+@lean
+def has_room(free: Ints, machine: Machine, requests: Requests, job: int) -> bool:
+    """Return whether what is free of the nodes has room for all units of a job."""
+    rest = requests.units[job]
+    for node in machine.suited[requests.kind[job]]:
         if node < 0:
             break
-        fit = room(free[node], amount, min(most, rest))
+        rest -= room(free[node], requests.amount[job], min(requests.most[job], rest))
+        if rest <= 0:
+            return True
+    return False
+
+
+@lean
+def _lasting(line: _Timeline, fit: int, amount: Ints, take: int, end: int) -> int:
+    """Return how many of `fit` units have room on a node until `end`; `take` is the next reservation's change there."""
+    while fit > 0 and take >= 0 and line.time[take] < end:
+        fit = room(line.left[take], amount, fit)
+        take = line.next[take]
+    return fit
+
+
+@lean
+def _pack(  # noqa: PLR0917 - numba wants them by position
+    line: _Timeline, machine: Machine, requests: Requests, job: int, free: Ints, first: Ints, end: int, found: Ints
+) -> int:
+    """Find the first nodes that have room for all units until `end`; return how many, 0 if the room is not enough.
+
+    `free` and `first` are as in the timeline, at the start of the job. `found`, of shape ``(nodes, 2)``, gets the nodes
+    and the units on them.
+    """
+    amount, most = requests.amount[job], requests.most[job]
+    count, rest = 0, requests.units[job]
+    for node in machine.suited[requests.kind[job]]:
+        if node < 0:
+            break
+        fit = _lasting(line, room(free[node], amount, min(most, rest)), amount, first[node], end)
         if fit > 0:
             found[count, 0] = node
             found[count, 1] = fit
@@ -125,20 +164,7 @@ def pack(  # noqa: PLR0917 - numba wants them by position
     return 0
 
 
-@routine
-def could_ever(machine: Machine, requests: Requests, job: int) -> bool:
-    """Return whether the empty nodes have room for a job."""
-    rest = requests.units[job]
-    for node in machine.suited[requests.kind[job]]:
-        if node < 0:
-            break
-        rest -= room(machine.capacity[node], requests.amount[job], min(requests.most[job], rest))
-        if rest <= 0:
-            return True
-    return False
-
-
-@routine
+@lean
 def _is_enough(total: Ints, units: int, amount: Ints) -> bool:
     for r in range(len(amount)):  # noqa: SIM110 - numba knows no generators
         if total[r] < units * amount[r]:
@@ -147,167 +173,191 @@ def _is_enough(total: Ints, units: int, amount: Ints) -> bool:
 
 
 @routine
-def _take(free: Ints, found: Ints, count: int, amount: Ints, sign: int) -> None:
-    for i in range(count):
-        for r in range(len(amount)):
-            free[found[i, 0], r] -= sign * found[i, 1] * amount[r]
-
-
-@routine
-def _lower(kept: _Reservations, size: int, first: int, node: int) -> None:
-    """Compute `low` of a node anew, from `first` on, after what is left of it has changed."""
-    for m in range(first, size + 1):
-        for r in range(kept.low.shape[2]):
-            now = kept.low[m - 1, node, r]
-            now = min(now, kept.left[m - 1, node, r])
-            kept.sum[m, r] += now - kept.low[m, node, r]
-            kept.low[m, node, r] = now
-
-
-@routine
-def _start(  # noqa: PLR0917 - numba wants them by position
-    kept: _Reservations, size: int, end: int, found: Ints, count: int, amount: Ints
-) -> None:
-    """Subtract a job that starts now and may take until `end`."""
-    for i in range(count):
-        node = found[i, 0]
-        for r in range(len(amount)):
-            taken = found[i, 1] * amount[r]
-            kept.low[0, node, r] -= taken
-            kept.sum[0, r] -= taken
-            for m in range(size):
-                if kept.begin[m] < end:
-                    kept.left[m, node, r] -= taken
-        _lower(kept, size, 1, node)
-
-
-@routine
-def _events(  # noqa: PLR0917 - numba wants them by position
-    now: int, requests: Requests, held: Held, answer: Answer, rows: int, kept: _Reservations, size: int
-) -> Ints:
-    """Return the times at which held amounts come free, those of jobs that start now, and those of reservations."""
+def _timeline(free: Ints, held: Held, most: int) -> _Timeline:
+    """Return the timeline of the running jobs, with space for `most` other changes."""
+    nodes, resources = free.shape
     parts = len(held.end)
-    times = np.empty(parts + rows + 2 * size, np.int64)
-    times[:parts] = held.end
-    for i in range(rows):
-        times[parts + i] = now + requests.length[answer.rows[i, 0]]
-    for m in range(size):
-        times[parts + rows + 2 * m] = kept.begin[m]
-        times[parts + rows + 2 * m + 1] = kept.end[m]
-    return times
+    most += parts
+    line = _Timeline(
+        free.copy(),
+        np.full(1, parts, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty((most, resources), np.int64),
+        np.empty((most, resources), np.int64),
+        np.full(nodes, NOBODY, np.int64),
+        np.empty(most, np.int64),
+    )
+    line.order[:parts] = np.argsort(held.end, kind="mergesort")
+    line.time[:parts] = held.end
+    line.node[:parts] = held.node
+    line.amount[:parts] = held.amount
+    return line
 
 
-@routine
-def _apply(  # noqa: PLR0917 - numba wants them by position
-    event: int,
-    requests: Requests,
-    held: Held,
-    answer: Answer,
-    rows: int,
-    kept: _Reservations,
-    free: Ints,
-    job: int,
-    fits: Ints,
+@lean
+def _add(  # noqa: PLR0917 - numba wants them by position
+    line: _Timeline, time: int, found: Ints, count: int, amount: Ints, sign: int
 ) -> int:
-    """Change what is free of nodes by an event of `_events`; return how many more units of a job then fit."""
-    parts, more, resources = len(held.end), 0, free.shape[1]
-    amount, most = requests.amount[job], requests.most[job]
-    first, last = 0, free.shape[0]
-    if event < parts:
-        first = held.node[event]
-        last = first + 1
-    elif event < parts + rows:
-        first = answer.rows[event - parts, 1]
-        last = first + 1
-    for node in range(first, last):
-        changed = False
-        for r in range(resources):
-            if event < parts:
-                change = held.amount[event, r]
-            elif event < parts + rows:
-                row = event - parts
-                change = answer.rows[row, 2] * requests.amount[answer.rows[row, 0], r]
-            else:
-                m = (event - parts - rows) // 2
-                change = kept.use[m, node, r] if (event - parts - rows) % 2 else -kept.use[m, node, r]
-            free[node, r] += change
-            changed = changed or change != 0
-        if changed and fits[node] >= 0:
-            fit = room(free[node], amount, most)
-            more += fit - fits[node]
-            fits[node] = fit
-    return more
+    """Add a change for each of the `found` nodes, after those of the same time; return the first."""
+    size: int = line.size[0]
+    at = size
+    while at > 0 and line.time[line.order[at - 1]] > time:
+        line.order[at - 1 + count] = line.order[at - 1]
+        at -= 1
+    for i in range(count):
+        line.order[at + i] = size + i
+        line.time[size + i] = time
+        line.node[size + i] = found[i, 0]
+        for r in range(len(amount)):
+            line.amount[size + i, r] = sign * found[i, 1] * amount[r]
+    line.size[0] = size + count
+    return size
+
+
+@lean
+def _link(line: _Timeline, take: int) -> None:
+    """Link the beginning of a reservation with others on its node, after those of the same time."""
+    node, before = line.node[take], NOBODY
+    after = line.first[node]
+    while after >= 0 and line.time[after] <= line.time[take]:
+        before, after = after, line.next[after]
+    line.next[take] = after
+    if before >= 0:
+        line.next[before] = take
+    else:
+        line.first[node] = take
+
+
+@lean
+def _count(  # noqa: PLR0917 - numba wants them by position
+    line: _Timeline, kept: _Reservations, row: int, size: int, node: int, sign: int
+) -> None:
+    """Add a node to the sums from a `row` on, or subtract it (`sign`)."""
+    for r in range(line.free.shape[1]):
+        low, take = line.free[node, r], line.first[node]
+        for m in range(row, size + 1):
+            while m > 0 and take >= 0 and line.time[take] <= kept.begin[m - 1]:
+                low = min(low, line.left[take, r])
+                take = line.next[take]
+            kept.low[m, r] += sign * low
 
 
 @routine
-def _reserve(  # noqa: PLR0917 - numba wants them by position
-    now: int,
-    machine: Machine,
-    requests: Requests,
-    held: Held,
-    answer: Answer,
-    rows: int,
+def _insert(kept: _Reservations, size: int, begin: int) -> int:
+    """Insert the beginning of a reservation that has no nodes yet; return its row of `low`."""
+    row = size + 1
+    while row > 1 and kept.begin[row - 2] > begin:
+        kept.begin[row - 1] = kept.begin[row - 2]
+        kept.low[row] = kept.low[row - 1]
+        row -= 1
+    kept.begin[row - 1] = begin
+    kept.low[row] = kept.low[row - 1]
+    return row
+
+
+@routine
+def _put(  # noqa: PLR0917 - numba wants them by position
+    line: _Timeline,
     kept: _Reservations,
     size: int,
-    job: int,
+    now: int,
+    begin: int,
+    end: int,
+    free: Ints,
     found: Ints,
-) -> bool:
-    """Reserve nodes for a job at the earliest second; return whether there is one."""
-    nodes, resources = machine.free.shape
+    count: int,
+    amount: Ints,
+) -> int:
+    """Give a job its units from `begin` until `end`; return the new number of reservations.
+
+    `free` is what the nodes have free at `begin`.
+    """
+    row, first = 0, NOBODY
+    if begin > now:
+        row = _insert(kept, size, begin)
+        first = _add(line, begin, found, count, amount, -1)
+        size += 1
+    for i in range(count):
+        node, taken = found[i, 0], found[i, 1] * amount
+        _count(line, kept, row, size, node, -1)
+        take = line.first[node]
+        while take >= 0 and line.time[take] < end:
+            if line.time[take] >= begin:
+                line.left[take] -= taken
+            take = line.next[take]
+        if begin > now:
+            line.left[first + i] = free[node] - taken
+            _link(line, first + i)
+        else:
+            line.free[node] -= taken
+        _count(line, kept, row, size, node, 1)
+    _add(line, end, found, count, amount, 1)
+    return size
+
+
+@lean
+def _refit(  # noqa: PLR0917 - numba wants them by position
+    line: _Timeline, node: int, fits: Ints, free: Ints, first: Ints, amount: Ints, most: int, end: int
+) -> int:
+    """Count anew the units that fit on a node until `end`, if it suits the job; return how many more there are."""
+    before = fits[node]
+    if before < 0:
+        return 0
+    fit = _lasting(line, room(free[node], amount, most), amount, first[node], end)
+    fits[node] = fit
+    return int(fit - before)
+
+
+@routine
+def _earliest(  # noqa: PLR0917 - numba wants them by position
+    line: _Timeline, machine: Machine, requests: Requests, job: int, free: Ints, first: Ints, found: Ints
+) -> tuple[int, int]:
+    """Return the earliest start of a job that finds no room now, or NEVER, and the number of `found` nodes.
+
+    It is the time of a change. `free` and `first` get the values of the timeline at this time.
+    """
     units, most, length = requests.units[job], requests.most[job], requests.length[job]
-    amount, suited = requests.amount[job], machine.suited[requests.kind[job]]
-    free = kept.low[0].copy()
-    fits = np.full(nodes, -1, np.int64)
-    total = 0
-    for node in suited:
+    amount, size = requests.amount[job], line.size[0]
+    free[:] = line.free
+    first[:] = line.first
+    fits, total = np.full(len(free), NOBODY, np.int64), 0
+    for node in machine.suited[requests.kind[job]]:
         if node < 0:
             break
         fits[node] = room(free[node], amount, most)
         total += fits[node]
-    times = _events(now, requests, held, answer, rows, kept, size)
-    order = np.argsort(times, kind="mergesort")
-    low = np.empty((nodes, resources), np.int64)
-    i = 0
-    while i < len(order):
-        time = times[order[i]]
-        while i < len(order) and times[order[i]] == time:
-            total += _apply(order[i], requests, held, answer, rows, kept, free, job, fits)
+    i = j = 0
+    while i < size:
+        time = line.time[line.order[i]]
+        end = time + length
+        while i < size and line.time[line.order[i]] == time:
+            change = line.order[i]
+            node = line.node[change]
+            for r in range(len(amount)):
+                free[node, r] += line.amount[change, r]
+            if line.amount[change, 0] < 0:
+                first[node] = line.next[change]
+            total += _refit(line, node, fits, free, first, amount, most, end)
             i += 1
-        if total < units:
-            continue
-        low[:] = free
-        for m in range(size):
-            if time < kept.begin[m] < time + length:
-                low = np.minimum(low, kept.left[m])
-        count = pack(low, suited, units, most, amount, found)
-        if count:
-            _insert(kept, size, time, time + length, free, found, count, amount)
-            answer.start[job] = time
-            return True
-    return False
+        while j < size and line.time[line.order[j]] < end:
+            if line.amount[line.order[j], 0] < 0:
+                total += _refit(line, line.node[line.order[j]], fits, free, first, amount, most, end)
+            j += 1
+        if total >= units:
+            return time, _pack(line, machine, requests, job, free, first, end, found)
+    return NEVER, 0
 
 
 @routine
-def _insert(  # noqa: PLR0917 - numba wants them by position
-    kept: _Reservations, size: int, begin: int, end: int, free: Ints, found: Ints, count: int, amount: Ints
-) -> None:
-    """Add a reservation at its place, and compute what is left until each anew."""
-    at = size
-    while at > 0 and kept.begin[at - 1] > begin:
-        kept.begin[at], kept.end[at] = kept.begin[at - 1], kept.end[at - 1]
-        kept.use[at] = kept.use[at - 1]
-        kept.left[at] = kept.left[at - 1]
-        at -= 1
-    kept.begin[at], kept.end[at] = begin, end
-    kept.use[at] = 0
-    _take(kept.use[at], found, count, amount, -1)
-    kept.left[at] = free
-    for m in range(size + 1):
-        if begin <= kept.begin[m] < end:
-            _take(kept.left[m], found, count, amount, 1)
-    for m in range(at, size + 1):
-        kept.low[m + 1] = np.minimum(kept.low[m], kept.left[m])
-        kept.sum[m + 1] = kept.low[m + 1].sum(axis=0)
+def _write(table: Ints, size: int, job: int, found: Ints, count: int) -> int:
+    """Write a job's nodes and its units there behind the `size` rows of a table, and return how many there are then."""
+    for i in range(count):
+        table[size + i, 0] = job
+        table[size + i, 1] = found[i, 0]
+        table[size + i, 2] = found[i, 1]
+    return size + count
 
 
 @routine
@@ -318,63 +368,40 @@ def backfill(  # noqa: PLR0917 - numba wants them by position
     nodes, resources = machine.free.shape
     jobs = len(requests.units)
     most = min(depth, jobs)
-    shape = (most, nodes, resources)
-    kept = _Reservations(
-        np.zeros(most, np.int64),
-        np.zeros(most, np.int64),
-        np.zeros(shape, np.int64),
-        np.zeros(shape, np.int64),
-        np.zeros((most + 1, nodes, resources), np.int64),
-        np.zeros((most + 1, resources), np.int64),
-    )
-    kept.low[0] = machine.free
-    kept.sum[0] = machine.free.sum(axis=0)
+    parts = min(nodes, requests.units.max()) if jobs else 0
+    line = _timeline(machine.free, held, len(answer.rows) + 2 * most * parts)
+    kept = _Reservations(np.empty(most, np.int64), np.empty((most + 1, resources), np.int64))
+    kept.low[0] = machine.free.sum(axis=0)
     found = np.empty((nodes, 2), np.int64)
     size = rows = later = 0
+    free, first = line.free.copy(), line.first.copy()
     for job in range(jobs):
         answer.start[job] = NEVER
-        units, amount = requests.units[job], requests.amount[job]
-        end = now + requests.length[job]
-        until = 0
-        while until < size and kept.begin[until] < end:
+        amount, length = requests.amount[job], requests.length[job]
+        begin, count, until = now, 0, 0
+        while until < size and kept.begin[until] < now + length:
             until += 1
-        count = 0
-        if _is_enough(kept.sum[until], units, amount):
-            count = pack(kept.low[until], machine.suited[requests.kind[job]], units, requests.most[job], amount, found)
-        if count:
-            answer.start[job] = now
-            for i in range(count):
-                answer.rows[rows, 0] = job
-                answer.rows[rows, 1] = found[i, 0]
-                answer.rows[rows, 2] = found[i, 1]
-                rows += 1
-            _start(kept, size, end, found, count, amount)
-        elif (
-            size < most
-            and could_ever(machine, requests, job)
-            and _reserve(now, machine, requests, held, answer, rows, kept, size, job, found)
-        ):
-            size += 1
-            rest = units
-            for i in range(nodes):
-                if rest <= 0:
-                    break
-                answer.later[later, 0] = job
-                answer.later[later, 1] = found[i, 0]
-                answer.later[later, 2] = found[i, 1]
-                later += 1
-                rest -= found[i, 1]
+        if _is_enough(kept.low[until], requests.units[job], amount):
+            count = _pack(line, machine, requests, job, line.free, line.first, now + length, found)
+        if count == 0 and size < most and has_room(machine.capacity, machine, requests, job):
+            begin, count = _earliest(line, machine, requests, job, free, first, found)
+        if count == 0:
+            continue
+        answer.start[job] = begin
+        size = _put(line, kept, size, now, begin, begin + length, free, found, count, amount)
+        if begin == now:
+            rows = _write(answer.rows, rows, job, found, count)
+        else:
+            later = _write(answer.later, later, job, found, count)
     return rows, later
 
 
 @routine
 def which_fit(machine: Machine, requests: Requests, now: Ints, ever: Ints) -> None:
     """Write for each job whether the nodes have room for it now, and whether they would if no job were running."""
-    found = np.empty((machine.free.shape[0], 2), np.int64)
     for job in range(len(requests.units)):
-        suited, amount = machine.suited[requests.kind[job]], requests.amount[job]
-        now[job] = pack(machine.free, suited, requests.units[job], requests.most[job], amount, found) > 0
-        ever[job] = could_ever(machine, requests, job)
+        now[job] = has_room(machine.free, machine, requests, job)
+        ever[job] = has_room(machine.capacity, machine, requests, job)
 
 
 def fitting(machine: Machine, requests: Requests) -> tuple[Ints, Ints]:

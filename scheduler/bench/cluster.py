@@ -31,6 +31,8 @@ LARGE, WIDE, QUEUED = 49, 48, 10_000
 """Nodes, cores of each, and waiting jobs of the pass that is timed."""
 UNLIKE, KINDS = 1000, ((16, 64, 0), (32, 128, 0), (64, 512, 0), (32, 256, 4))
 """Unlike nodes, and the cores, GiB of memory and GPUs of each kind."""
+DEEP = 100
+"""Reservations of the pass that makes many."""
 PASSES = 30
 STARTS = 30
 SUBMISSIONS = 2000
@@ -56,14 +58,15 @@ while True:
 def measure(runs: int) -> dict[str, Any]:
     """Measure everything `runs` times; return medians and extremes. Raises ControlError if a part does not answer."""
     passes = [_pass_ms() for _ in range(runs)]
-    divided = [_divided_pass_ms() for _ in range(runs)]
+    divided = [[_divided_pass_ms(depth) for _ in range(runs)] for depth in (1, DEEP)]
     found: dict[str, list[float]] = {}
     for _ in range(runs):
         for name, value in _once():
             found.setdefault(name, []).append(value)
     rows = [
         ("pass with 10,000 jobs waiting, 49 nodes", "ms", passes, 50.0),
-        ("policy resources: pass with 10,000 jobs waiting, 1,000 unlike nodes", "ms", divided, 100.0),
+        ("policy resources: pass with 10,000 jobs waiting, 1,000 unlike nodes", "ms", divided[0], 100.0),
+        (f"the same with {DEEP} reservations (depth={DEEP})", "ms", divided[1], 100.0),
         ("one-node job: submission to first instruction, p50", "ms", found["start"], 100.0),
         ("guest: submission to first instruction, mate polls each 10 ms, p50", "ms", found["guest"], 200.0),
         ("a submission that survives a kill (2 ms: 500 a second)", "ms", found["NORMAL"], 2.0),
@@ -103,9 +106,13 @@ def _pass_ms() -> float:
     return statistics.median(took)
 
 
-def _divided_pass_ms() -> float:
+def _divided_pass_ms(depth: int) -> float:
     """Return the same for jobs that share unlike nodes, each with other amounts of cores, memory and GPUs."""
-    cluster, now, chance = Cluster(load_policy("resources"), Settings()), 1000.0, np.random.default_rng(1)
+    cluster, now, chance = (
+        Cluster(load_policy("resources", (f"depth={depth}",)), Settings()),
+        1000.0,
+        np.random.default_rng(1),
+    )
     for number in range(UNLIKE):
         cores, memory, gpus = KINDS[number % len(KINDS)]
         name, resources = f"n{number}", {"gpu": gpus} if gpus else {}

@@ -287,7 +287,7 @@ def test_a_program_on_a_terminal_finds_its_nodes_as_a_script_does(tmp_path: Path
     assert launch.hosts_path(job, place).read_text(encoding="ascii") == "n1 slots=2\nn2 slots=2\n"
     assert str(file) in launch.command(job, place)
     assert launch.environment(job, place).keys() >= {*launch.HOSTFILES}
-    assert b"secret" not in launch.instructions(job, place)
+    assert b"secret" not in launch.instructions(job, place, None)
     assert "secret" not in repr(job)
     launch.remove_script(job, place)
     assert not list(tmp_path.iterdir())

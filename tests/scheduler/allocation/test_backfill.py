@@ -88,7 +88,7 @@ class Case:
         return placement.Plan(plan.start[running:], plan.node[running:])
 
 
-@given(st.integers(0, 1 << 32), st.integers(0, 5), st.sampled_from((1, 2, NEVER)))
+@given(st.integers(0, 1 << 32), st.integers(0, 12), st.sampled_from((1, 2, NEVER)))
 @settings(max_examples=300, deadline=None)
 def test_decisions_are_those_of_a_plan_over_the_whole_profile(seed: int, depth: int, most: int) -> None:
     """Each job starts, or has its reservation, at the same second and on the same nodes."""
