@@ -387,7 +387,7 @@ class JobExecutor(NoScheduler):
         if wait is not None:  # a later order never postpones an earlier kill
             attempt.kill_at = min(now + wait, attempt.kill_at if attempt.kill_at is not None else math.inf)
         if wanted.signal != signal.SIGKILL:
-            attempt.unsent.append(wanted.signal)
+            attempt.unsent.append(wanted)
         self._restless.add(attempt)
 
     def _kill(self, attempt: Attempt, pids: set[int], stats: dict[int, Stat], now: float) -> None:
@@ -404,14 +404,29 @@ class JobExecutor(NoScheduler):
             self._log("job_kill_failed", **about, reason=reason)
         attempt.kill_at = now + (SELDOM if attempt.survives else AGAIN)
 
-    def _send(self, attempt: Attempt, number: int) -> bool:
-        """Send a signal to the processes of an attempt; return whether there are any."""
+    def _send(self, attempt: Attempt, wanted: protocol.Signal) -> bool:
+        """Send a signal to processes of an attempt; return whether the attempt has any."""
         stats = self._scan()
         pids = self._processes_of(attempt, stats)
         if attempt.start.saving:
             pids = {pid for pid in pids if self._fillers.holds(attempt, pid)}
-        send_signal(number, pids, stats)
-        return bool(pids)
+        if not pids or (wanted.once and not attempt.folder.notify_once()):
+            return bool(pids)
+        everyone = wanted.to == "all" or attempt.start.saving == protocol.CONTAINER
+        send_signal(wanted.signal, pids if everyone else self._receivers(attempt, wanted.to, stats), stats)
+        return True
+
+    def _receivers(self, attempt: Attempt, to: str, stats: dict[int, Stat]) -> set[int]:
+        """Return the pids of the first process of an attempt, or of those of its tasks; of a script, of its commands.
+
+        Processes below these do not get the signal: it would end the helpers of mpirun.
+        """
+        if to == "first":
+            return {attempt.pid}
+        if attempt.start.script:
+            return {pid for pid, stat in stats.items() if stat.ppid == attempt.pid}
+        job = self._node.jobs.get(attempt.name)
+        return {task.arrival.pid for task in job.present} if job and job.reserved else set()
 
     def _processes_of(self, attempt: Attempt, stats: dict[int, Stat]) -> set[int]:
         """Return the pids of the processes of a scan that belong to an attempt, by descent or as tasks."""

@@ -57,6 +57,8 @@ MODES = ("run", "launch", "hold")
 CLASSES = ("malleable", "moldable", "rigid")
 CONTAINER, PROGRAM = "container", "program"
 """How fillers are saved: their processes, in a container, by CRIU; or by a checkpoint of the program's own."""
+RECEIVERS = ("all", "tasks", "first")
+"""The processes of a job that get a signal: all; the first of each task, or the commands of its script; the first."""
 LETTERS = "jnux%"
 """What may follow a % in the path of a job's file: the job, the node, the user, the name of the job, a % itself."""
 _NO_ID = (1 << 32) - 1
@@ -425,12 +427,18 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Send a signal to all processes of the job here, and SIGKILL to those left `then_kill` seconds later."""
+    """Send a signal to those processes of the job here that `to`, one of `RECEIVERS`, names.
+
+    All that are left `then_kill` seconds later get SIGKILL. A signal that is to be sent `once` is sent once in an
+    attempt, however often the message comes.
+    """
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
     signal: int = field(metadata=_is(_whole(1, 64)))
     then_kill: float | None = field(metadata=_is(_or_none(_real)), default=None)
+    to: str = field(metadata=_is(_one_of(RECEIVERS)), default="all")
+    once: bool = field(metadata=_is(_switch), default=False)
 
 
 @dataclass(frozen=True, slots=True)

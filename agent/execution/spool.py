@@ -9,6 +9,7 @@
     group        the control group that limits its memory, if there is one, before that is made
     save         of a filler: the last order to save it (`drom.agent.execution.filler`)
     report       of a filler: how far it has come
+    notified     there once it was sent the signal that it gets before its limit
 
 The folder itself is locked (flock) from before drom-step is started until drom-step has died. These files and the
 lock together give the state of the attempt: see `Folder.state`.
@@ -49,7 +50,7 @@ or the machine was booted again."""
 OURS = re.compile(r"[1-9]\d{0,17}\.[1-9]\d{0,8}", re.ASCII)
 """The name of an attempt's folder: the number of its job and of the attempt."""
 _REPLACED = ("cores", "save", "report")
-_ONCE = ("start.json", "start.new", "pid", "status", "status.new", "group")
+_ONCE = ("start.json", "start.new", "pid", "status", "status.new", "group", "notified")
 FILES = frozenset({*_ONCE, *_REPLACED, *(f"{one}.new" for one in _REPLACED)})
 """The files in the folder of an attempt."""
 FIELDS = frozenset(one.name for one in fields(Start))
@@ -158,6 +159,16 @@ class Folder:
             return int((self.path / "cores").read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
             return None
+
+    def notify_once(self) -> bool:
+        """Record that the attempt is sent the signal before its limit; return whether it was not sent it before."""
+        try:
+            (self.path / "notified").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        except OSError:  # the disk is full: a signal that comes twice does less harm than none
+            return True
+        return True
 
     def confine(self, group: Path, memory: int) -> None:
         """Make the control group that limits the memory of the attempt to so many bytes. Raises OSError."""

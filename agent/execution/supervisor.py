@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from drom.agent.execution.launch import LaunchSite
-    from drom.agent.execution.protocol import Start
+    from drom.agent.execution.protocol import Signal, Start
     from drom.agent.execution.spool import Folder, Status
     from drom.agent.system.loop import Loop
     from drom.agent.system.proc import Stat
@@ -60,7 +60,7 @@ class Attempt:
     killed: float | None = None
     survives: bool = False
     doomed: dict[int, int] = field(default_factory=dict)
-    unsent: list[int] = field(default_factory=list)
+    unsent: list[Signal] = field(default_factory=list)
     group: Path | None = None
     over_memory: bool = False
     asked: int = 0

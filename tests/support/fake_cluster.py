@@ -36,7 +36,8 @@ SETTINGS = Settings(give_up=1e9, kill_wait=5.0)
 class Attempt:
     """An attempt of a job as a node knows it; once it is over, with its status and when that was.
 
-    `over_memory` is what the node says of one that needed too much memory.
+    `over_memory` is what the node says of one that needed too much memory. `signals` are those that did not end it,
+    each with its receivers; `notified` says that one of them was to be sent once.
     """
 
     state: str
@@ -54,6 +55,8 @@ class Attempt:
     """The number of a save that was ordered."""
     saved: int = 0
     """The number of the save that ended it."""
+    signals: list[tuple[int, str]] = field(default_factory=list)
+    notified: bool = False
 
 
 @dataclass
@@ -194,8 +197,12 @@ class FakeNode:
         elif isinstance(message, say.Save):
             if one.state == "running":
                 one.save = message.generation
-        elif isinstance(message, say.Signal):
+        elif isinstance(message, say.Signal) and message.to == "all":
             self.end(key, -message.signal)
+        elif isinstance(message, say.Signal):
+            if not (message.once and one.notified):
+                one.signals.append((message.signal, message.to))
+            one.notified |= message.once
         else:
             del self.known[key]
 

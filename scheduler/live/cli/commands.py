@@ -43,6 +43,7 @@ from drom.scheduler.live.cluster.spec import (
     MOST_AT_ONCE,
     SERVICE,
     Dependency,
+    Notice,
     Spec,
     exported,
     from_json,
@@ -52,8 +53,9 @@ from drom.scheduler.live.cluster.spec import (
     parse_dependencies,
     parse_features,
     parse_memory,
+    parse_notice,
     parse_pattern,
-    parse_signal,
+    parse_signal_now,
     parse_time,
 )
 from drom.workloads import figures
@@ -237,6 +239,12 @@ class SubmitOptions:
         metavar="WAY",
         help="How a filler is saved: container, by CRIU, or program, which saves itself on SIGUSR1.",
     )
+    signal: str = typer.Option(
+        "",
+        metavar="[B:]SIGNAL[@SECONDS]",
+        help="Send a signal so many seconds (60) before the limit to its tasks, or with B: to the shell of its script.",
+        parser=reader(optional(parse_notice, "")),
+    )
     no_requeue: bool = typer.Option(False, "--no-requeue", help="Fail if a node is lost, instead of starting again.")
     hold: bool = typer.Option(False, "--hold", "-H", help="Do not start the job before drom hold --release.")
     count: int = typer.Option(1, min=1, max=10_000, help="Submit this many copies of the job.")
@@ -306,6 +314,7 @@ class SubmitOptions:
             hold=self.hold,
             array=self.array or "",
             saving=self.checkpoint if self.filler else "",
+            signal=self.signal,
         )
 
 
@@ -584,17 +593,17 @@ def cancel(
     options: SelectOptions,
     jobs: Jobs = None,
     signal: Annotated[
-        int | None,
+        Notice | None,
         typer.Option(
-            metavar="SIGNAL",
-            help="Send this to programs of running jobs instead, as USR1.",
-            parser=reader(parse_signal),
+            metavar="[B:]SIGNAL",
+            help="Send running jobs this signal instead: to their tasks, or with B: to the shells of scripts.",
+            parser=reader(parse_signal_now),
         ),
     ] = None,
 ) -> None:
     """End jobs, or remove them from the queue."""
     done = "Signalled" if signal else "Cancelled"
-    fields = options.order(jobs) | ({"signal": signal} if signal else {})
+    fields = options.order(jobs) | ({"signal": signal.signal, "first": signal.first} if signal else {})
     _change(_ask(scheduler, "cancel", **fields), done, as_json=options.json)
 
 

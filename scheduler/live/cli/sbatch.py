@@ -28,6 +28,7 @@ SAME = {
     "--output": "-o",
     "--partition": "-p",
     "--priority": "",
+    "--signal": "",
     "--time": "-t",
 }
 """Options with a value that mean the same here, with their short forms."""

@@ -111,6 +111,8 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
             yield f"{words} {cut_middle(','.join(spec[name]), 60)}"
     if spec["priority"]:
         yield f"priority {spec['priority']}"
+    if spec.get("signal"):
+        yield f"signal {spec['signal']}"
     yield from (f"{kind}:{other}" for kind, other in spec["after"])
 
 

@@ -15,6 +15,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import units
 from drom.scheduler.live.cluster.controller import ANYWHERE
 from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING, restoring, saving
+from drom.scheduler.live.cluster.spec import notice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -115,6 +116,10 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
     if settings.max_time and spec.time > settings.max_time and not spec.saving:
         longest = duration(settings.max_time)
         msg = f"the job asks for {duration(spec.time)}, and jobs here may take {longest}: request less with --time."
+        raise SchedulerError(msg)
+    if spec.signal and (before := notice_of(spec.signal).before) >= spec.time:
+        has = f"--signal asks for a signal {duration(before)} before the limit of the job, which is"
+        msg = f"{has} {duration(spec.time)}: give a longer --time, or fewer seconds after an @ in --signal."
         raise SchedulerError(msg)
 
 

@@ -75,6 +75,8 @@ class Agents:
                 self._executions.started(part, now)
                 if part.job.verdict:
                     self._executions.kill(node.name, part.job)
+                else:
+                    self._executions.repeat_notice(node.name, part.job)
         for part in self._placements.on(node.index):
             if part.job.number not in known and not self._placements.is_unsure(part.job.number):
                 self._executions.missing(part, now)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.fair_share import Usage
     from drom.scheduler.live.cluster.settings import Settings
+    from drom.scheduler.live.cluster.spec import Notice
 
 
 class Cluster:
@@ -169,14 +170,14 @@ class Cluster:
             job.reason, job.verdict = reason, CANCELLED
             self.executions.end(job, CANCELLED, now)
 
-    def signal(self, number: int, signal: int, now: float, by: str) -> None:
-        """Send a signal to the program of a running job, by the user `by`. Raises SchedulerError for any other job."""
+    def signal(self, number: int, notice: Notice, now: float, by: str) -> None:
+        """Send a signal to a running job at once, by the user `by`. Raises SchedulerError for any other job."""
         job = self.state.living(number)
         if job.state != RUNNING or job.launcher not in job.left:
             msg = f"job {number} is {job.state}: only the program of a running job can be sent a signal."
             raise SchedulerError(msg)
-        self.executions.signal(job, signal)
-        self.outbox.record(job, now, "signalled", signal=signal, by=by)
+        self.executions.signal(job, notice)
+        self.outbox.record(job, now, "signalled", signal=notice.signal, by=by)
 
     def hold(self, number: int, now: float, by: str, *, held: bool) -> None:
         """Hold or release a waiting job, on the order of the user `by`. Raises SchedulerError if it does not wait."""

@@ -24,7 +24,9 @@ from drom.scheduler.live.cluster.jobs import (
     Node,
 )
 from drom.scheduler.live.cluster.launch import start_of
+from drom.scheduler.live.cluster.notices import Notices
 from drom.scheduler.live.cluster.placements import ABSENT, ASKED, STARTED, UNSURE, Placement
+from drom.scheduler.live.cluster.spec import Notice, notice_of
 from drom.scheduler.live.cluster.survivors import Survivors
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class Executions:
         self._outbox = state.outbox
         self._placements = state.placements
         self.survivors = Survivors(state.settings.kill_wait)
+        self._notices = Notices(state.jobs)
         self.rates: dict[int, Rates] = {}
         """The measured rates of running jobs, by job, as far as this scheduler has received them."""
         self.offers: dict[int, float] = {}
@@ -68,6 +71,7 @@ class Executions:
         """Call the policy if it is due, and give the orders that follow from its decisions."""
         for number in controller.turn(int(now)):
             self._place(self._state.jobs[number], controller, now)
+        self._notify_due(controller, now)
         self._end_late(controller, now)
         self._warn_of_faults(controller)
         for index, residents in controller.changes().items():
@@ -88,7 +92,7 @@ class Executions:
         job.devices = {node.name: found for node, _ in cores if (found := self._free_devices(job, node))}
         job.state, job.attempt, job.reason = STARTING, job.attempt + 1, ""
         self._placements.place(job, cores)
-        job.sizes, job.over = dict(job.shares), None
+        job.sizes, job.over, job.notified = dict(job.shares), None, False
         mates = sorted({mate for index in indices for mate in controller.residents(index)} - {job.number})
         self._outbox.record(job, now, "placed", shares=job.shares, **({"mates": mates} if mates else {}))
         self._note_limit(job, controller.limit(job.number), now)
@@ -182,15 +186,43 @@ class Executions:
         self._state.holdings.add(job)
         self._note_limit(job, controller.limit(job.number), now)
 
+    # --- signals that do not end a job ----------------------------------------------------------------------------
+
+    def _notify_due(self, controller: Driver, now: float) -> None:
+        """Send jobs that near their limits the signals that they asked for."""
+        for at, job in self._notices.times(controller):
+            if at <= now:
+                job.notified = True
+                notice = notice_of(job.spec.signal)
+                self._outbox.record(job, now, "signalled", signal=notice.signal)
+                for name in job.left:
+                    self._notify(name, job, notice, once=True)
+
+    def repeat_notice(self, name: str, job: Job) -> None:
+        """Send a node the signal that a job got before its limit, as the node's agent may not have received it."""
+        if job.notified:
+            self._notify(name, job, notice_of(job.spec.signal), once=True)
+
+    def signal(self, job: Job, notice: Notice) -> None:
+        """Send a signal to a running job at once."""
+        for name in job.left:
+            self._notify(name, job, notice, once=False)
+
+    def _notify(self, name: str, job: Job, notice: Notice, *, once: bool) -> None:
+        """Send a signal to a job on a node. The commands of a script are on its first; mpirun passes the signal on."""
+        if name == job.launcher or not (notice.first or job.spec.script):
+            to = "first" if notice.first else "tasks"
+            self._outbox.send(name, say.Signal(job.number, job.attempt, notice.signal, to=to, once=once))
+
     def _hangs(self, job: Job) -> bool:
         """Return whether all nodes of a starting job were asked to start it and none of them is silent."""
         asked = job.state == STARTING and job.number not in self._placements.waiting
         return asked and all(part.node.speaks for part in self._placements.of(job.number))
 
     def next_looks(self, controller: Driver) -> list[float]:
-        """Return the times at which jobs that are late are to be ended (unix seconds)."""
+        """Return the times at which jobs are to get signals, or to be ended as they are late (unix seconds)."""
         late = [job for number in controller.late if (job := self._state.jobs.get(number)) and job.state == RUNNING]
-        return [_due(controller, job) for job in late]
+        return [_due(controller, job) for job in late] + [at for at, _ in self._notices.times(controller)]
 
     # --- what nodes report ----------------------------------------------------------------------------------------
 
@@ -204,6 +236,7 @@ class Executions:
         if job.state == STARTING and len(job.acknowledged) == len(job.shares):
             job.state, job.started = RUNNING, now
             self.count_from(job, now)
+            self._notices.expect(job)
             self._outbox.record(job, now, "started")
             self._queue.tell_dependents(job, now)
 
@@ -282,10 +315,6 @@ class Executions:
             elif part.state == UNSURE:
                 part.state = ASKED
 
-    def signal(self, job: Job, number: int) -> None:
-        """Send a signal to a job's own program; mpirun passes it on to the ranks of other nodes."""
-        self._outbox.send(job.launcher, say.Signal(job.number, job.attempt, number, None))
-
     def kill(self, name: str, job: Job) -> None:
         """End a job on a node: by SIGTERM, then by SIGKILL; by SIGKILL at once if it has left its first node."""
         if name == job.launcher or job.launcher in job.left:
@@ -353,6 +382,8 @@ class Executions:
         cores = {nodes[name].index: amount for name, amount in job.shares.items()}
         controller.restore(job.number, self._queue.request(job), cores, int(job.started or now), job.limit)
         self._placements.restore(job, left, UNSURE if is_unsure else ASKED)
+        if job.state == RUNNING:
+            self._notices.expect(job)
         if job.state == ENDING:
             self.survivors.ends(job.number, now)
 

@@ -49,7 +49,8 @@ class Job:
     by node according to its history. `verdict` is its state once it has left all nodes, if that is decided before. Its
     own program ended at the time `over`, although it may not have left all nodes. `losses` counts its losses soon after
     its start since it was last released. `holder` is the name of the last user who held it. In an array of jobs it has
-    an `index`, and `array` is the number of the array's first job.
+    an `index`, and `array` is the number of the array's first job. `notified` says whether this attempt was sent the
+    signal that it asked for before its limit.
 
     A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
     its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.
@@ -85,6 +86,7 @@ class Job:
     ran: float = 0.0
     image_on: str = ""
     cpu: str = ""
+    notified: bool = False
 
     @property
     def label(self) -> str:

@@ -87,7 +87,8 @@ class Spec:
     `tasks` processes are started on each node by mpirun, where that is more than one or there are several nodes, and
     the job is no script and has no terminal. `threads` are the cores that a task asks for. In a job that was accepted,
     `nodes` and `tasks` are 0 if its `ranks` tasks may be on any nodes. `array` are the indices of an array of jobs, as
-    `parse_array` takes them; empty: it is a single job.
+    `parse_array` takes them; empty: it is a single job. `signal` is sent before the limit, as `notice_of` takes it;
+    empty: none is.
     """
 
     command: tuple[str, ...] = ()
@@ -122,6 +123,7 @@ class Spec:
     """How it is saved if it is a filler, one of `SAVING`; empty: it is a regular job."""
     terminal: str = field(default="", repr=False)
     """Where the user's terminal is, to which the program is connected, with the secret that opens it; empty: none."""
+    signal: str = ""
 
     @property
     def by_mpirun(self) -> bool:
@@ -355,6 +357,7 @@ def _check_words(spec: Spec) -> None:
     paths = [("--output", spec.output), ("--error", spec.error), ("--input", spec.input)]
     given = [(name, path) for name, path in paths if path or name == "--output"]
     words = [("--array", spec.array, parse_array)] if spec.array else []
+    words += [("--signal", spec.signal, parse_notice)] if spec.signal else []
     words += [("--class", spec.job_class, parse_class), *((*one, parse_pattern) for one in given)]
     for option, text, parse in words:
         try:
@@ -528,6 +531,39 @@ def parse_signal(text: str) -> int:
         msg = f"{text[:40]!r} is not a signal: write for example USR1."
         raise WordError(msg)
     return number
+
+
+class Notice(NamedTuple):
+    """A signal that does not end a job, which gets it so many seconds `before` its limit.
+
+    Its tasks get it, or the commands of a script but not its shell; with `first` the job's first process alone.
+    """
+
+    signal: int
+    before: int = 60
+    first: bool = False
+
+
+def parse_signal_now(text: str) -> Notice:
+    """Return the signal in ``USR1`` or ``B:USR1``, which is sent at once. Raises `WordError`."""
+    return Notice(parse_signal(text.removeprefix("B:")), first=text.startswith("B:"))
+
+
+@lru_cache(256)
+def notice_of(text: str) -> Notice:
+    """Return the signal in ``USR1``, ``B:USR1`` or ``USR1@120``. Raises `WordError`."""
+    found = re.fullmatch(r"(B:)?([A-Za-z0-9]{1,12})(?:@(\d{1,5}))?", text, re.ASCII)
+    if not found:
+        msg = f"{text[:40]!r} is not a signal before a limit: write [B:]SIGNAL[@SECONDS], such as USR1 or B:USR1@120."
+        raise WordError(msg)
+    notice = Notice(parse_signal(found[2]), first=bool(found[1]))
+    return notice._replace(before=int(found[3])) if found[3] else notice
+
+
+def parse_notice(text: str) -> str:
+    """Return the text of a signal before a limit. Raises `WordError`."""
+    notice_of(text)
+    return text
 
 
 def parse_amounts(text: str) -> dict[str, int]:

@@ -26,6 +26,7 @@ from drom.scheduler.live.cluster.spec import (
     MOST_AT_ONCE,
     MOST_JOBS,
     MOST_KINDS,
+    Notice,
     array_of,
     from_json,
     name_of,
@@ -117,13 +118,13 @@ class UserOrders:
 
     def _cancel(self, order: dict[str, Any], caller: Caller) -> dict[str, object]:
         cluster, user = self._stored.cluster, user_of(caller)
-        number = _number(order, "signal", 0, least=0)
+        number, first = _number(order, "signal", 0, least=0), order.get("first") is True
         if number > MOST_SIGNALS:
             raise ControlError(f"signal is a number from 1 to {MOST_SIGNALS}: send one.")
 
         def end(job: Job) -> None:
             if number:
-                cluster.signal(job.number, number, self._stored.clock(), user.name)
+                cluster.signal(job.number, Notice(number, first=first), self._stored.clock(), user.name)
             else:
                 cluster.cancel(job.number, self._stored.clock(), f"cancelled by {user.name}")
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from drom.agent.execution import executor, protocol, spool
 from drom.agent.execution.executor import JobExecutor
 from drom.agent.execution.spool import Folder
@@ -17,8 +19,6 @@ from tests.support.fake_scheduler import start
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +47,57 @@ def test_a_signal_waits_for_a_job_that_cannot_be_reached(tmp_path: Path, monkeyp
     assert reached == []
     assert [(number, pids) for number, pids in sent if pids] == [(signal.SIGUSR1, {12}), (signal.SIGTERM, {12})]
     assert found._restless == set()
+
+
+def signalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[JobExecutor, Attempt, list[Any]]:
+    """Return an executor with an attempt, and the signals that it sends with their pids.
+
+    Its first process is 12, below which 13 and 14 are; 14 is a task.
+    """
+    sent: list[Any] = []
+    monkeypatch.setattr(executor, "send_signal", lambda number, pids, _: sent.append((number, pids)))
+    found = JobExecutor.__new__(JobExecutor)
+    attempt = Attempt(replace(start(1, "true"), script=script), Folder(tmp_path), 1, "running", pid=12, pidfd=99)
+    task = SimpleNamespace(arrival=SimpleNamespace(pid=14))
+    found._restless = set()
+    found._scan = lambda: {12: Stat(11, "S", 1), 13: Stat(12, "S", 1), 14: Stat(13, "S", 1)}
+    found._node = SimpleNamespace(jobs={"drom-1": SimpleNamespace(present=[task], reserved=True)})  # type: ignore[assignment]
+    monkeypatch.setattr(found, "_processes_of", lambda *_: {12, 13, 14})
+    return found, attempt, sent
+
+
+@pytest.mark.parametrize(
+    ("to", "script", "pids"),
+    [
+        ("all", "#!", {12, 13, 14}),
+        ("tasks", "", {14}),
+        ("tasks", "#!", {13}),
+        ("first", "", {12}),
+        ("first", "#!", {12}),
+    ],
+)
+def test_a_signal_goes_to_its_receivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, script: str, pids: set[int]
+) -> None:
+    """Tasks get it themselves; of a script its commands do, and its shell does not."""
+    found, attempt, sent = signalled(tmp_path, monkeypatch, script)
+
+    found._signal(attempt, protocol.Signal(1, 1, signal.SIGUSR1, to=to), 0.0)
+    found._advance(attempt, 0.0)
+
+    assert sent == [(signal.SIGUSR1, pids)]
+
+
+def test_a_signal_before_the_limit_is_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another agent knows that it was sent; other signals are sent as often as they come."""
+    once = protocol.Signal(1, 1, signal.SIGUSR1, to="tasks", once=True)
+    again = protocol.Signal(1, 1, signal.SIGUSR2, to="tasks")
+    for numbers in ([signal.SIGUSR1, signal.SIGUSR2], [signal.SIGUSR2]):
+        found, attempt, sent = signalled(tmp_path, monkeypatch, "")
+        for wanted in (once, once, again):
+            found._signal(attempt, wanted, 0.0)
+        found._advance(attempt, 0.0)
+        assert ([number for number, _ in sent], attempt.unsent) == (numbers, [])
 
 
 def test_a_killed_process_without_an_environment_still_belongs_to_its_attempt(

@@ -94,6 +94,7 @@ TO_AGENT: list[Any] = [
     Save(1, 1, 3, 60.0),
     Offer(1, 3),
     Discard(1, 3),
+    Signal(1, 1, 10, to="tasks", once=True),
     Forget(1, 1),
     Post(1, 1, "n1", "n2", {}),
     Lost(1, 1, "n2", {}),

@@ -195,3 +195,10 @@ def test_a_control_group_goes_with_its_folder(tmp_path: Path) -> None:
     folder.remove()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_keeps_no_signal_from_an_attempt(folder: Folder) -> None:
+    """That it was sent the signal before its limit is recorded if that is possible."""
+    assert (folder.notify_once(), folder.notify_once()) == (True, False)
+    folder.remove()
+    assert folder.notify_once()

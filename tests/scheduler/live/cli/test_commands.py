@@ -186,6 +186,10 @@ def test_a_number_that_is_nonsense_is_wrong_usage(submitted: list[dict[str, Any]
         (("--output", ""), "the name of a file is empty: for no file write /dev/null."),
         (("--error", ""), "the name of a file is empty: for no file write /dev/null."),
         (
+            ("--signal", "R:USR1"),
+            "'R:USR1' is not a signal before a limit: write [B:]SIGNAL[@SECONDS], such as USR1 or B:USR1@120.",
+        ),
+        (
             ("--output", "%t.out"),
             "'%t' has no meaning: use %j (job), %A and %a (array and index), %n (node), %u (user), %x (name) and %%.",
         ),
@@ -232,6 +236,27 @@ def test_an_update_sends_what_was_given(monkeypatch: pytest.MonkeyPatch, capsys:
         drom("update", "7")
     with pytest.raises(typer.BadParameter, match=r"^'soon' is not a time: "):
         drom("update", "7", "--time", "soon")
+
+
+def test_a_signal_is_sent_instead_of_an_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It goes to the tasks of a job, or with B: to its first process."""
+    asked: list[dict[str, Any]] = []
+
+    def take_in(_: str, order: str, **fields: Any) -> dict[str, Any]:
+        asked.append({"order": order, **fields})
+        return {"jobs": [{"job": 7, "array": 0}], "refused": []}
+
+    monkeypatch.setattr(commands, "_ask", take_in)
+    drom("cancel", "--scheduler", "here", "--signal", "USR1", "7")
+    drom("cancel", "--scheduler", "here", "--signal", "B:12", "7")
+    with pytest.raises(typer.BadParameter, match=r"^'USR1@5' is not a signal: write for example USR1"):
+        drom("cancel", "--scheduler", "here", "--signal", "USR1@5", "7")
+
+    about = {"order": "cancel", "ranges": [[0, 7, 7]]}
+    assert asked == [{**about, "signal": 10, "first": False}, {**about, "signal": 12, "first": True}]
+    assert capsys.readouterr().out == "Signalled job 7\n" * 2
 
 
 @pytest.mark.parametrize("command", ["cancel", "hold", "job"])
@@ -383,7 +408,11 @@ def test_lines_for_sbatch_are_told_of(
     tmp_path: Path, submitted: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are translated, and what has no counterpart is named; where a script has lines for us, these count."""
-    path = script(tmp_path, "#SBATCH --nodes=2 --mail-type=ALL -p long", "#SBATCH -H --gres=gpu:a100:2 --mem 3G")
+    path = script(
+        tmp_path,
+        "#SBATCH --nodes=2 --mail-type=ALL -p long",
+        "#SBATCH -H --gres=gpu:a100:2 --mem 3G --signal=B:USR1@30",
+    )
     submit("--nodes", "3", path)
     said = capsys.readouterr()
     submit(script(tmp_path, "#SBATCH --nodes=3", "#DROM --nodes 2"))
@@ -391,9 +420,10 @@ def test_lines_for_sbatch_are_told_of(
     warning = f"drom: {path}: these options of sbatch are left out: --mail-type: see drom submit --help\n"
     assert (said.out, said.err) == ("Submitted job 1\n", warning)
     assert capsys.readouterr().err == f"drom: the #SBATCH lines of {path} are ignored, as it has #DROM lines.\n"
-    assert [(job["nodes"], job["hold"], job["resources"], job["memory"], job["partition"]) for job in submitted] == [
-        (3, True, {"gpu": 2}, 3 << 30, "long"),
-        (2, False, {}, 0, ""),
+    fields = ("nodes", "hold", "resources", "memory", "partition", "signal")
+    assert [tuple(job[name] for name in fields) for job in submitted] == [
+        (3, True, {"gpu": 2}, 3 << 30, "long", "B:USR1@30"),
+        (2, False, {}, 0, "", ""),
     ]
 
 

@@ -120,8 +120,9 @@ def test_a_job_shows_what_it_asks_for() -> None:
         error="%x.err",
         input="data",
         folder="/home/ann",
+        signal="B:USR1@120",
     )
-    wants = "4 GiB of memory, gpu=2, feature big, feature fast, priority -5, afterok:7"
+    wants = "4 GiB of memory, gpu=2, feature big, feature fast, priority -5, signal B:USR1@120, afterok:7"
     over = {"started": 0.5, "shares": {"n1": 4, "n2": 4}, "cpu_seconds": 12.0, "max_rss": 3 << 20}
     lines = tables.job(brief(name="solve", spec=much.to_json(), history=[], explanation=["It is over."], **over))
     assert lines[1:-2] == [

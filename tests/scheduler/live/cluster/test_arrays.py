@@ -15,7 +15,7 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster import explain
 from drom.scheduler.live.cluster.job_filter import JobRange, parse_jobs
 from drom.scheduler.live.cluster.launch import start_of
-from drom.scheduler.live.cluster.spec import Dependency, Spec
+from drom.scheduler.live.cluster.spec import Dependency, Notice, Spec
 
 from tests.support.fake_cluster import ANN, FakeCluster
 from tests.support.other_users import NOBODY
@@ -225,11 +225,11 @@ def test_only_running_jobs_are_sent_signals(asked: Asked) -> None:
 def test_a_signal_goes_to_the_program_of_a_job(here: FakeCluster) -> None:
     """Without ending the job for the scheduler; its history has it."""
     (job,) = array(here, "4")
-    here.cluster.signal(job.number, 10, here.now, "ann")
+    here.cluster.signal(job.number, Notice(10), here.now, "ann")
     entry = here.cluster.outbox.entries[-1]
     here.send()
 
     assert (entry.what, entry.detail) == ("signalled", {"signal": 10, "by": "ann"})
     (message,) = here.nodes[job.launcher].inbox
-    assert message == say.Signal(job.number, job.attempt, 10, None)
+    assert message == say.Signal(job.number, job.attempt, 10, to="tasks")
     assert job.state == "running"

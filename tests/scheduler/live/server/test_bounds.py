@@ -120,6 +120,7 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      {"order": "cancel", "ranges": [[0, 300, 300]] * (MOST_CHOSEN + 1)}, "ranges must be a list of at most 1000"),
     ("signal", {"order": "cancel", "ranges": [[0, 300, 300]], "signal": 64},
      {"order": "cancel", "ranges": [[0, 300, 300]], "signal": 65}, "signal is a number from 1 to 64"),
+    ("signal before the limit", job(signal="64@59"), job(signal="USR1@100000"), "is not a signal before a limit"),
     ("array", job(array="0-999"), job(array="0-1000"), "an array has at most 1,000 jobs"),
     ("hold", {"order": "hold", "job": 1, "held": True}, {"order": "hold", "job": -1}, "job must be a positive whole"),
     ("update, job", job(), {"order": "update", "job": 10**400, "changes": {}}, "job must be a positive whole"),
