@@ -7,7 +7,7 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.text import LAST_MOMENT, clock, counted, cut_middle, duration, escaped, in_words, iso, table
+from drom.agent.text import LAST_MOMENT, LONGEST, clock, counted, cut_middle, duration, escaped, in_words, iso, table
 from drom.scheduler.live.cluster.job_filter import JobFilter
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def queue(value: dict[str, Any]) -> list[str]:
             job["user"],
             job["state"],
             _age(job, value["time"]),
-            clock(job["limit"]),
+            "-" if _is_endless(job) else clock(job["limit"]),
             str(job["nodes"]),
             _where(job, value["time"]),
         ]
@@ -54,6 +54,11 @@ def queue(value: dict[str, Any]) -> list[str]:
         for row, name in zip(rows, names, strict=True):
             row.insert(4, name or "-")
     return _table(headings, rows)
+
+
+def _is_endless(job: dict[str, Any]) -> bool:
+    """Return whether a job is a filler without a time limit."""
+    return bool(job.get("saving")) and job["requested"] == LONGEST
 
 
 def label(job: dict[str, Any]) -> str:
@@ -98,8 +103,9 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
     yield from (counted(value["nodes"], "node"), counted(spec["ranks"], "task"))
     if spec["threads"]:
         yield f"{counted(spec['threads'], 'core')} per task"
-    yield duration(value["requested"])
-    yield spec["job_class"]
+    if not _is_endless(value):
+        yield duration(value["requested"])
+    yield f"filler, saved by {spec['saving']}" if spec.get("saving") else spec["job_class"]
     if spec["memory"]:
         yield f"{in_words(spec['memory'])} of memory"
     yield from (f"{name}={amount}" for name, amount in spec["resources"].items())

@@ -187,7 +187,7 @@ class Agents:
             job.over = min(now, max(job.started or 0.0, message.time - node.skew))
             job.status = message.status
         if launcher or message.over_memory:
-            job.reason = job.reason or message.note
+            job.reason = job.reason or message.note or self._fillers.why_not_saved(job)
         lost = message.note and not job.verdict if launcher else message.note or not job.verdict
         if lost and not message.over_memory:
             self._executions.lose(job, message.note or _how_its_part_ended(node, message.status), now)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from drom.agent.text import counted, duration
+from drom.agent.text import LONGEST, counted, duration
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, units
 from drom.scheduler.live.cluster.executions import MOST_LOSSES
@@ -270,7 +270,7 @@ def _ending(job: Job, cluster: Cluster) -> str:
 
 def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [_has(job, cluster)]
-    if cluster.fillers.is_saving(job.number):
+    if cluster.fillers.is_saving(job):
         said.append("It is being saved, because a regular job needs its node.")
     if job.number in cluster.executions.offers:
         said.append(f"It waits for its image from {job.image_on}.")
@@ -284,7 +284,7 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     if shrunk and others:
         said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
     said += _measured(cluster.executions.known_rates(job.number), total)
-    if job.started is not None:
+    if job.started is not None and not (job.spec.saving and job.spec.time == LONGEST):
         left = job.started + job.limit - now
         said.append(f"It may take {duration(max(0.0, left))} more.")
     return said

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from drom.agent.checkpoint.program import STATUS
 from drom.agent.execution import protocol as say
 from drom.agent.text import in_words
-from drom.scheduler.live.cluster.jobs import PENDING, REQUEUE
+from drom.scheduler.live.cluster.jobs import PENDING, REQUEUE, how_it_ended
 from drom.scheduler.live.cluster.launch import start_of
 from drom.scheduler.live.cluster.placements import STARTED
 
@@ -37,12 +38,12 @@ class Fillers:
         self._queue = queue
         self._executions = executions
         self._outbox = state.outbox
-        self._saving: dict[int, float] = {}
+        self._saving: dict[tuple[int, int], float] = {}
         """When the save of a filler was ordered."""
 
-    def is_saving(self, number: int) -> bool:
+    def is_saving(self, job: Job) -> bool:
         """Return whether a filler is being saved."""
-        return number in self._saving
+        return (job.number, job.attempt) in self._saving
 
     # --- making room ----------------------------------------------------------------------------------------------
 
@@ -70,7 +71,11 @@ class Fillers:
         if job.number in self._state.placements.waiting or job.number in self._executions.offers:
             self._executions.put_back(job, "a regular job needed its node before it had started", now)
             return
-        self._saving[job.number] = now
+        jobs = self._state.jobs
+        self._saving = {
+            key: at for key, at in self._saving.items() if key[0] in jobs and jobs[key[0]].attempt == key[1]
+        }
+        self._saving[job.number, job.attempt] = now
         self._outbox.record(job, now, "saving")
         self._send_save(job)
 
@@ -83,7 +88,7 @@ class Fillers:
     def saved(self, part: Placement, message: say.Ended, now: float) -> None:
         """Record that a filler was saved and has left its node; it waits again, unless it is to end."""
         job, node = part.job, part.node
-        began = self._saving.pop(job.number, now)
+        began = self._saving.get((job.number, job.attempt), now)
         if message.saved > job.saves:
             job.ran += now - (job.started or now)
             self._drop_image(job, but_on=node.name)
@@ -97,10 +102,16 @@ class Fillers:
         self._executions.leave(part)
         self._executions.end(job, job.verdict or REQUEUE, now)
 
+    def why_not_saved(self, job: Job) -> str:
+        """Return why a filler failed that ended while it was to save itself; empty if that is not what happened."""
+        if not self.is_saving(job) or not job.status or job.verdict:
+            return ""
+        ended = how_it_ended(job.status)
+        return f"it was sent SIGUSR1 to save itself, and {ended} instead of exiting with status {STATUS}"
+
     def not_saved(self, part: Placement, message: say.NotSaved, now: float) -> None:
         """Kill a filler that could not be saved: it goes on from its last image, or begins again."""
         job = part.job
-        self._saving.pop(job.number, None)
         if job.verdict:
             return
         last = "goes on from what was saved before" if job.saves else "begins again"
@@ -129,7 +140,7 @@ class Fillers:
             if is_old or (job and kept.generation == job.saves and job.image_on != node.name):
                 self._outbox.send(node.name, say.Discard(kept.job, kept.generation))
         for part in self._state.placements.on(node.index):
-            if part.job.number in self._saving and part.state == STARTED:
+            if self.is_saving(part.job) and part.state == STARTED:
                 self._send_save(part.job)
         for number in self._executions.offers:
             job = self._state.jobs[number]

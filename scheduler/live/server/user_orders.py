@@ -374,6 +374,7 @@ class UserOrders:
             "limit": job.limit,
             "requested": self._stored.settings.limit(job.spec.time),
             "class": job.spec.job_class,
+            "saving": job.spec.saving,
             "attempt": job.attempt,
             "status": job.status,
             "cpu_seconds": job.cpu_seconds,

@@ -102,7 +102,7 @@ def test_a_regular_job_waits_until_the_filler_has_left_also_for_its_memory(tmp_p
     here.turn()
 
     assert (filler.state, regular.state) == ("running", "starting")
-    assert here.cluster.fillers.is_saving(filler.number)
+    assert here.cluster.fillers.is_saving(filler)
     assert here.cluster.dispatch.waiting_for(regular.number) == [filler.number]
     here.check_cores()
     here.settle()

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fillers on a real cluster: regular jobs drive them from node to node, and they lose nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.agent.checkpoint.conftest import criu
+from tests.support.agents import wait_until
+from tests.support.clusters import Cluster, cluster
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+COUNT = """#!/bin/sh
+n=0
+while [ $n -lt {last} ]; do
+    n=$((n + 1))
+    echo $n
+    sleep 0.02
+done
+"""
+SAVES_ITSELF = """#!/bin/sh
+n=0
+[ -z "$DROM_RESTART" ] || read n <mine
+trap 'echo $n >mine; exit 85' USR1
+while [ $n -lt {last} ]; do
+    n=$((n + 1))
+    echo $n
+    sleep 0.02
+done
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster of two nodes under a policy over resources."""
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{ROOT / 'build' / 'criu'}")
+    with cluster(tmp_path, "--policy", "resources", "--filler-lead", "1", "--save-within", "5") as found:
+        yield found
+
+
+def _start(here: Cluster, script: str, last: int, *words: str) -> int:
+    (here.folder / "fill").write_text(script.format(last=last), encoding="utf-8")
+    return here.submit("--filler", *words, "-o", "out", "fill")
+
+
+def _counted(here: Cluster) -> list[int]:
+    """Return the numbers that a filler has counted."""
+    path = here.folder / "out"
+    return [int(line) for line in path.read_text(encoding="utf-8").split()] if path.exists() else []
+
+
+def _await_progress(here: Cluster) -> None:
+    """Wait until a filler has counted on."""
+    before = len(_counted(here))
+    wait_until(lambda: len(_counted(here)) > before + 3, lambda: here.log)
+
+
+def _drive_away(here: Cluster, filler: int) -> None:
+    """Submit a regular job that needs the node of a running filler, and wait for its end."""
+    (node,) = here.await_state(filler, "running")["shares"]
+    regular = here.submit("-c", "4", "-w", node, "--", "sleep", "0.5")
+    assert here.await_state(regular, "completed", "failed")["state"] == "completed"
+
+
+def test_a_filler_in_a_container_is_driven_from_node_to_node(here: Cluster) -> None:
+    """It counts on where it was, on either node, without a gap and without a number twice."""
+    criu()
+    filler = _start(here, COUNT, 1000)
+    where = set()
+    for _ in range(4):
+        _await_progress(here)
+        where |= here.job(filler)["shares"].keys()
+        _drive_away(here, filler)
+    done = here.await_state(filler, "completed", "failed")
+
+    assert done["state"] == "completed"
+    assert _counted(here) == list(range(1, 1001))
+    assert where == {"n1", "n2"}
+    saves = [entry for entry in done["history"] if entry["what"] == "saved"]
+    assert len(saves) >= 4
+    assert all(entry["detail"]["bytes"] > 0 for entry in saves)
+
+
+def test_a_filler_that_saves_itself_goes_on_from_its_own_state(here: Cluster) -> None:
+    """With the signal, the exit status and the variable that are documented."""
+    filler = _start(here, SAVES_ITSELF, 300, "--checkpoint", "program")
+    for _ in range(3):
+        _await_progress(here)
+        _drive_away(here, filler)
+    done = here.await_state(filler, "completed", "failed")
+
+    assert done["state"] == "completed"
+    assert sorted(set(_counted(here))) == list(range(1, 301))
+    assert len(_counted(here)) <= 300 + 3 * 1, "a number may be counted again after a save"
+
+
+def test_a_filler_that_cannot_be_saved_makes_room_and_says_why(here: Cluster) -> None:
+    """The regular job does not wait for ever."""
+    filler = here.submit("--filler", "--checkpoint", "program", "--", "sh", "-c", "trap '' USR1; exec sleep 1000")
+    here.await_state(filler, "running")
+    _drive_away(here, filler)
+    told = here.await_state(filler, "running")
+    assert told["attempt"] == 2
+    assert "not_saved" in {entry["what"] for entry in told["history"]}
+
+    ends = here.submit("--filler", "--checkpoint", "program", "--", "sleep", "1000")
+    _drive_away(here, ends)
+    assert here.await_state(ends, "failed")["reason"] == (
+        "it was sent SIGUSR1 to save itself, and was ended by SIGUSR1 instead of exiting with status 85"
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_cost_only_what_was_done_since_the_last_image(here: Cluster, seed: int) -> None:
+    """Scheduler and agents are killed while fillers are saved and restored; no filler is lost or runs twice."""
+    criu()
+    chance = random.Random(seed)
+    filler = _start(here, COUNT, 600)
+    for _ in range(6):
+        node = chance.choice(("n1", "n2"))
+        regular = here.submit("-c", "4", "-w", node, "--", "sleep", "0.3")
+        for victim in chance.sample(("scheduler", "n1", "n2"), 2):
+            if victim == "scheduler":
+                here.kill()
+                here.start()
+            else:
+                here.agents[victim].kill()
+                here.join(victim)
+        here.await_state(regular, "completed")
+    done = here.await_state(filler, "completed", "failed")
+
+    assert done["state"] == "completed"
+    numbers = _counted(here)
+    assert sorted(set(numbers)) == list(range(1, 601))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(numbers)), "a number is missing"
