@@ -120,9 +120,16 @@ def gapfill(
     jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of ten seeds.")] = 1,
     days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="Number of simulated days.")] = 180,
+    live: Annotated[bool, typer.Option("--live", help="Run real jobs and fillers on this machine instead.")] = False,
+    seconds: Annotated[
+        int, typer.Option(metavar="N", min=20, max=86400, help="Seconds of regular jobs in each of the four real runs.")
+    ] = 240,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the simulation on gap filling with containers (GRID 2018): load over accuracy, and the gain."""
+    if live:
+        _gapfill_live(out, seed, seconds, as_json=json)
+        return
     from drom.scheduler.analysis.results import make_folder, write_value
     from drom.scheduler.engine.compiler import announcement, compile_program, load_policy
     from drom.scheduler.gap_filling import simulation
@@ -143,6 +150,22 @@ def gapfill(
     if out is not None:
         write_value(told, out / "gapfill.json")
         _try_to_draw(lambda: draw(found, out))
+
+
+def _gapfill_live(out: Path | None, seed: int, seconds: int, *, as_json: bool) -> None:
+    """Run the experiment on real nodes, and print and write the results."""
+    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.reproduction.gap_filling.live import run_all
+    from drom.scheduler.reproduction.gap_filling.live_table import lines, to_json
+
+    if out is not None:
+        make_folder(out)
+    with all_or_nothing("running") as bar:
+        found = run_all(seed, seconds, bar.show)
+    told = to_json(found, seed, seconds)
+    typer.echo(json_text(told) if as_json else "\n".join(lines(found, seconds)).rstrip())
+    if out is not None:
+        write_value(told, out / "gapfill-live.json")
 
 
 @app.command("cp")

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gap filling on a real cluster: real containers, saved and moved, beside the same regular jobs without them.
+
+Nodes of one emulated core each stand for the slots of the paper (Polyakov and Dubenskaya, GRID 2018). Regular jobs
+sleep for their run times; the sizes and requests are those of `drom.workloads.lomonosov` at p = 0.5, with run times
+compressed and arrivals of a Poisson process. Fillers count ticks, and there are always more of them than nodes. Four
+runs have the same regular jobs: starts at any time, and at the ends of slots, each without and with fillers. The
+first pair shows policy B, the second policy A.
+
+The times to save and to restore are those of this machine, and cannot be compressed: t is large against a slot of
+seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from drom.agent.execution.protocol import CONTAINER, PROGRAM
+from drom.scheduler.live.cluster.jobs import FINAL
+from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.testbed.local import agents, scheduler
+from drom.workloads.lomonosov import MINUTES, requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from drom.scheduler.testbed.local import Client
+
+NODES = 6
+LOAD = 0.75
+"""The load that regular jobs would be at the same time as they come, without gaps."""
+ACCURACY = 0.5
+LEAD = 3
+"""Seconds between the order to save a filler and the end of a slot, or the beginning of a reservation."""
+SLOT = 20
+"""Policy A: T in seconds."""
+SECONDS = 240
+TICK = 0.1
+"""Seconds of work that a filler counts as one."""
+LONGEST = 30
+"""Most seconds of a regular job."""
+DELAYED = 1.0
+"""A regular job that begins so many seconds after it was placed was delayed."""
+RUNS = {
+    "none": (),
+    "B": (),
+    "slots": ("--filler-slot", f"{SLOT}s"),
+    "A": ("--filler-slot", f"{SLOT}s"),
+}
+"""The runs with their options of `drom scheduler`."""
+FILLED = ("A", "B")
+_COUNT = f"""#!/bin/sh
+exec python3 -c '
+import time
+while True:
+    time.sleep({TICK})
+    print("x", end="", flush=True)
+'
+"""
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+_SPIN = """#!/bin/sh
+exec python3 -c '
+import time
+for _ in range(3):
+    end, n = time.monotonic() + 1, 0
+    while time.monotonic() < end:
+        n += sum(range(1000))
+    print(n, flush=True)
+'
+"""
+
+
+class RegularJob(NamedTuple):
+    """A regular job: its submission, run time and request in seconds, and its nodes."""
+
+    submit: float
+    run_time: float
+    requested: int
+    nodes: int
+
+
+class LiveRow(NamedTuple):
+    """The result of a run; shares are of the core-time of all nodes until the last submission."""
+
+    name: str
+    regular: float
+    """The share that regular jobs had."""
+    load: float
+    """The share that any job had."""
+    gain: float
+    """The share of useful work of fillers."""
+    response: float
+    """The mean time from submission to end of regular jobs, in seconds."""
+    delayed: int
+    """Regular jobs that began more than `DELAYED` seconds after they had been placed."""
+    delay: float
+    """The longest such time, in seconds."""
+    saves: int
+    moves: int
+    """Starts on another node than the one of the last save."""
+    save_s: float
+    """The median time to save, from the order until the node is free."""
+    restore_s: float
+    """The median time to restore, from the order until the program runs."""
+
+
+def jobs_of(seed: int, seconds: int) -> list[RegularJob]:
+    """Return the regular jobs of so many seconds; the same seed gives the same jobs."""
+    chance = np.random.default_rng(seed)
+    found, at = list[RegularJob](), 0.0
+    while at < seconds:
+        minutes = int(MINUTES.draw(1, 1 << 20, chance)[0])
+        run_time = float(min(LONGEST, max(1.0, minutes / 20)))
+        nodes = int(chance.integers(1, NODES // 2 + 1))
+        requested = int(requests(np.array([round(run_time * 60)]), ACCURACY, chance)[0]) // 60 + 5
+        found.append(RegularJob(at, run_time, requested, nodes))
+        at += float(chance.exponential(run_time * nodes / (NODES * LOAD)))
+    return found
+
+
+class LiveResult(NamedTuple):
+    """The results of all runs, how fillers were saved, and c: a container's work per second, bare programs do 1."""
+
+    rows: list[LiveRow]
+    saving: str
+    efficiency: float
+
+
+def run_all(seed: int, seconds: int, show: Callable[[float], None] = lambda _: None) -> LiveResult:
+    """Make all runs. Raises ControlError if the cluster fails."""
+    jobs, found = jobs_of(seed, seconds), list[LiveRow]()
+    with TemporaryDirectory(prefix="drom-gaps-") as scratch:
+        saving, efficiency = _efficiency(Path(scratch))
+    for number, (name, options) in enumerate(RUNS.items()):
+        with TemporaryDirectory(prefix="drom-gaps-") as scratch:
+            found.append(_run(Path(scratch), name, options, jobs, saving))
+        show((number + 1) / len(RUNS))
+    return LiveResult(found, saving, efficiency)
+
+
+def _run(home: Path, name: str, options: Sequence[str], jobs: Sequence[RegularJob], saving: str) -> LiveRow:
+    words = ("--policy", "resources", "--filler-lead", str(LEAD), "--kill-wait", "2", *options)
+    with (
+        scheduler(home / "queue", *words) as client,
+        agents(home / "queue", NODES, ["--emulate", "pack:1 core:1"]) as started,
+    ):
+        client.await_nodes(NODES, started)
+        fillers = _submit_fillers(client, home, 2 * NODES, saving) if name in FILLED else []
+        begin, regular = time.time(), []
+        for job in jobs:
+            time.sleep(max(0.0, begin + job.submit - time.time()))
+            regular.append(_submit(client, home, job))
+        until = time.time()
+        ticks = sum(path.stat().st_size for path in home.glob("filler-*"))
+        told = client.ask("history")
+        _await_end(client, regular)
+        ended = client.ask("history")
+        for filler in fillers:
+            client.ask("cancel", job=filler)
+        _await_end(client, fillers)
+    return _row(name, told, ended, (begin, until), ticks)
+
+
+def _submit(client: Client, home: Path, job: RegularJob) -> int:
+    spec = Spec(
+        script=f"#!/bin/sh\nexec sleep {job.run_time}\n", nodes=job.nodes, tasks=1, time=job.requested, folder=str(home)
+    )
+    return int(client.ask("submit", jobs=[spec.to_json() | {"output": "/dev/null"}])["jobs"][0])
+
+
+def _submit_fillers(client: Client, home: Path, count: int, saving: str) -> list[int]:
+    spec = Spec(script=_COUNT, saving=saving, output="filler-%j", folder=str(home), environment=_ENVIRONMENT)
+    return [int(number) for number in client.ask("submit", jobs=[spec.to_json()], count=count)["jobs"]]
+
+
+def _await_end(client: Client, jobs: Sequence[int]) -> None:
+    """Wait until all of these jobs are over."""
+    for number in jobs:
+        while client.ask("job", job=number)["state"] not in FINAL:
+            time.sleep(0.2)
+
+
+def _efficiency(home: Path) -> tuple[str, float]:
+    """Return how these nodes save fillers, and how much a program does as a filler of what it does as a regular job."""
+    with (
+        scheduler(home / "queue", "--policy", "resources") as client,
+        agents(home / "queue", 1, ["--emulate", "pack:1 core:1"]) as started,
+    ):
+        client.await_nodes(1, started)
+        (node,) = client.ask("nodes")["nodes"]
+        saving = CONTAINER if CONTAINER in node["saves"] else PROGRAM
+        rates = []
+        for way in ("", saving):
+            spec = Spec(script=_SPIN, saving=way, output=f"spin-{way}", folder=str(home), environment=_ENVIRONMENT)
+            _await_end(client, client.ask("submit", jobs=[spec.to_json()])["jobs"])
+            rates.append(statistics.median(map(int, (home / f"spin-{way}").read_text("ascii").split())))
+    return saving, rates[1] / rates[0]
+
+
+def _row(name: str, told: dict[str, Any], ended: dict[str, Any], window: tuple[float, float], ticks: int) -> LiveRow:
+    """Return the result of a run: `told` is its history at the last submission, `ended` that at its end."""
+    whole = NODES * (window[1] - window[0])
+    regular = {job["job"] for job in ended["jobs"] if not job["saving"]}
+    held = {False: 0.0, True: 0.0}
+    saves, restores, moves = list[float](), list[float](), 0
+    for job, entries in _by_job(told).items():
+        is_regular = job in regular
+        held[is_regular] += _held(entries, "started" if is_regular else "placed", window)
+        if not is_regular:
+            saves += [entry["detail"]["seconds"] for entry in entries if entry["what"] == "saved"]
+            restores += list(_restores(entries))
+            moves += _moves(entries)
+    waits = [_waits(entries) for job, entries in _by_job(ended).items() if job in regular]
+    rows = [job for job in ended["jobs"] if job["job"] in regular]
+    return LiveRow(
+        name,
+        held[True] / whole,
+        (held[True] + held[False]) / whole,
+        ticks * TICK / whole,
+        statistics.fmean(job["ended"] - job["submitted"] for job in rows),
+        sum(wait > DELAYED for wait in waits),
+        max(waits),
+        len(saves),
+        moves,
+        statistics.median(saves) if saves else 0.0,
+        statistics.median(restores) if restores else 0.0,
+    )
+
+
+def _by_job(told: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {job["job"]: [] for job in told["jobs"]}
+    for entry in told["entries"]:
+        found[entry["job"]].append(entry)
+    return found
+
+
+def _held(entries: Sequence[dict[str, Any]], first: str, window: tuple[float, float]) -> float:
+    """Return the core-seconds that a job had in a window, in each attempt from the event `first` on."""
+    begin, until = window
+    found, since, cores = 0.0, 0.0, 0
+    for entry in [*entries, {"what": "requeued", "at": until, "detail": {}}]:
+        if entry["what"] == "placed":
+            cores = sum(entry["detail"]["shares"].values())
+        if entry["what"] == first:
+            since = entry["at"]
+        elif since and (entry["what"] == "requeued" or entry["what"] in FINAL):
+            found += cores * max(0.0, min(entry["at"], until) - max(since, begin))
+            since = 0.0
+    return found
+
+
+def _waits(entries: Sequence[dict[str, Any]]) -> float:
+    """Return the seconds from when a job was last placed until it began."""
+    placed = max((entry["at"] for entry in entries if entry["what"] == "placed"), default=0.0)
+    return max((entry["at"] - placed for entry in entries if entry["what"] == "started"), default=0.0)
+
+
+def _restores(entries: Sequence[dict[str, Any]]) -> list[float]:
+    """Return the seconds from placement to start of each attempt of a filler that was saved before."""
+    found, placed, saved = list[float](), 0.0, False
+    for entry in entries:
+        saved = saved or entry["what"] == "saved"
+        if entry["what"] == "placed":
+            placed = entry["at"]
+        elif entry["what"] == "started" and saved:
+            found.append(entry["at"] - placed)
+    return found
+
+
+def _moves(entries: Sequence[dict[str, Any]]) -> int:
+    """Return how often a filler went on on another node than where it had been saved."""
+    moves, on = 0, ""
+    for entry in entries:
+        if entry["what"] == "saved":
+            on = entry["detail"]["node"]
+        elif entry["what"] == "placed" and on:
+            moves += on not in entry["detail"]["shares"]
+    return moves
