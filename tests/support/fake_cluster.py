@@ -243,7 +243,7 @@ class FakeCluster:
     def open(self) -> None:
         """Begin, with what an earlier scheduler wrote down."""
         self.warnings: list[tuple[str, dict[str, object]]] = []
-        self.cluster = Cluster(self.policy, self.settings, self.store.state)
+        self.cluster = Cluster(self.policy, self.settings, self.store.state, former=self.store.job)
         self.cluster.restore(self.store.nodes(), self.store.living(), self.store.next_number, self.now)
 
     def crash(self) -> None:

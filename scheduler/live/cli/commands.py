@@ -160,7 +160,7 @@ class SubmitOptions:
         "--dependency",
         "-d",
         metavar="KIND:JOB,...",
-        help="The jobs to wait for, such as afterok:12.",
+        help="The jobs to wait for, such as afterok:12, or afterok:12_3 in an array.",
         parser=reader(parse_dependencies),
     )
     partition: str = typer.Option("", "--partition", "-p", metavar="NAME", help="The partition in which it runs.")
@@ -629,6 +629,7 @@ class UpdateOptions:
     )
     nodes: int | None = typer.Option(None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes.")
     tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
+    ranks: int | None = typer.Option(None, "--ntasks", "-n", min=1, max=MOST, help="Tasks on all nodes together.")
     threads: int | None = typer.Option(None, "--cpus-per-task", "-c", min=1, max=MOST, help="Cores for each task.")
     memory: int | None = typer.Option(
         None, "--mem", metavar="SIZE", help="Memory on each node.", parser=reader(optional(parse_memory, 0))
@@ -678,6 +679,7 @@ class UpdateOptions:
             "time": self.limit,
             "nodes": self.nodes,
             "tasks": self.tasks,
+            "ranks": self.ranks,
             "threads": self.threads,
             "memory": self.memory,
             "constraint": self.constraint,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.text import LONGEST
@@ -49,8 +50,8 @@ class Cluster:
     """Jobs, nodes, and the policy that places the jobs on the nodes. Raises SchedulerError as `Controller`.
 
     `queue` has the jobs that wait, `executions` those on nodes, `members` the nodes, and `agents` takes the messages of
-    these. `past` returns the final state of a job that is no longer kept, or None; `usage` is what users have used as
-    far as it was stored.
+    these. `past` returns the final state of a job that is no longer kept, or None, and `former` that job; `usage` is
+    what users have used as far as it was stored.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Cluster:
         settings: Settings,
         past: Callable[[int], str | None] = lambda _: None,
         usage: Usage | None = None,
+        former: Callable[[int], Job | None] = lambda _: None,
     ) -> None:
         self.state = ClusterState(policy, settings, past, usage)
         self.queue = JobQueue(self.state)
@@ -70,6 +72,7 @@ class Cluster:
         self.jobs, self.nodes, self.outbox = self.state.jobs, self.state.nodes, self.state.outbox
         self.placements, self.dispatch = self.state.placements, self.state.dispatch
         self.holdings = self.state.holdings
+        self._former = former
         self._next = 1
 
     @property
@@ -94,7 +97,7 @@ class Cluster:
 
         Raises SchedulerError for jobs that can never run here.
         """
-        spec = self._checked(spec, user)
+        spec = self._checked(self._naming_all(spec), user)
         first, indices = self._next, array_of(spec.array).indices if spec.array else ()
         jobs = [Job(number, spec, user, now, array=first, index=index) for number, index in enumerate(indices, first)]
         jobs = jobs or [Job(number, spec, user, now) for number in range(first, first + count)]
@@ -106,7 +109,6 @@ class Cluster:
         """Return a specification with its size. Raises SchedulerError for a job that can never run here."""
         if self.controller is None:
             raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
-        spec = self._naming_all(spec)
         partition = partition_of(spec.partition, self.settings.partitions)
         time = spec.time or (LONGEST if spec.saving else self.settings.limit(0))
         if partition:
@@ -122,20 +124,27 @@ class Cluster:
         return spec
 
     def _naming_all(self, spec: Spec) -> Spec:
-        """Return a specification whose dependencies on arrays name their jobs. Raises SchedulerError for too many."""
-        if not any((job := self.jobs.get(one.job)) and job.array == one.job for one in spec.after):
-            return spec
-        after = [Dependency(one.kind, number) for one in spec.after for number in self._jobs_of(one.job)]
+        """Return a specification whose dependencies on arrays, and on jobs in them, name jobs by number.
+
+        Raises SchedulerError for too many, and for a job that is not in the array.
+        """
+        found = (Dependency(one.kind, number) for one in spec.after for number in self._jobs_of(one))
+        after = list(islice(found, MOST_DEPENDENCIES + 1))
         if len(after) > MOST_DEPENDENCIES:
-            msg = f"the job waits for {len(after)} jobs, and one may wait for {MOST_DEPENDENCIES}: name fewer arrays."
+            msg = f"the job waits for more than {MOST_DEPENDENCIES} jobs, the most for one: name fewer arrays."
             raise SchedulerError(msg)
         return replace(spec, after=tuple(dict.fromkeys(after)))
 
-    def _jobs_of(self, number: int) -> Sequence[int]:
-        """Return the jobs of the array of this number; the number itself if it is none."""
-        job = self.jobs.get(number)
-        is_array = job is not None and job.array == number
-        return range(number, number + len(array_of(job.spec.array).indices)) if job and is_array else (number,)
+    def _jobs_of(self, one: Dependency) -> Sequence[int]:
+        """Return the numbers of the jobs that a dependency names. Raises SchedulerError for one not in its array."""
+        first = self.jobs.get(one.job) or self._former(one.job)
+        indices = array_of(first.spec.array).indices if first and first.array == one.job else ()
+        if one.element is None:
+            return range(one.job, one.job + max(1, len(indices)))
+        if one.element not in indices:
+            msg = f"there is no job {one.job}_{one.element} to wait for: see drom queue --all."
+            raise SchedulerError(msg)
+        return (one.job + indices.index(one.element),)
 
     def _take_in(self, job: Job, now: float) -> None:
         spec = job.spec
@@ -201,6 +210,7 @@ class Cluster:
         job = self.state.living(number)
         spec = changed(job.spec, changes)
         if job.state == PENDING:
+            spec = self._naming_all(spec) if "after" in changes else spec
             admission.check_order(number, spec)
             return self._checked(spec, job.user)
         if job.state == ENDING or job.verdict:

@@ -73,10 +73,11 @@ LONGEST_PATH = 4095
 
 
 class Dependency(NamedTuple):
-    """One job that another waits for."""
+    """One job that another waits for; with the index of an `element` the one in the array `job`, until it is found."""
 
     kind: str
     job: int
+    element: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ class Spec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as JSON values, which are its own."""
-        return {name: getattr(self, name) for name in _NAMES}
+        after = [one[:2] if one[-1] is None else one for one in self.after]
+        return {name: getattr(self, name) for name in _NAMES} | {"after": after}
 
 
 def size_of(spec: Spec) -> int:
@@ -235,6 +237,7 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
 CHANGEABLE = {
     "time": "--time",
     "nodes": "--nodes",
+    "ranks": "--ntasks",
     "tasks": "--tasks-per-node",
     "threads": "--cpus-per-task",
     "memory": "--mem",
@@ -252,12 +255,14 @@ CHANGEABLE = {
 def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
     """Return a specification with other values of fields in `CHANGEABLE`. Raises SchedulerError as `from_json`.
 
-    A job with another number of nodes or of tasks on each has as many tasks as these make.
+    A job with another number of nodes or of tasks on each has as many tasks as these make. One with another number of
+    tasks has as many nodes, and tasks on each, as at a submission that gives no more than `changes`.
     """
     if not changes or not changes.keys() <= CHANGEABLE.keys():
         raise SchedulerError("a change names some fields of a submission: use this version's drom.")
-    size = {"ranks": 0} if {"nodes", "tasks"} & changes.keys() else {}
-    return from_json(spec.to_json() | dict(changes) | size)
+    given = {"nodes", "tasks", "ranks"} & changes.keys()
+    size = {"nodes": 0, "tasks": 0} if "ranks" in given else {"ranks": 0} if given else {}
+    return from_json(spec.to_json() | size | dict(changes))
 
 
 def check(spec: Spec) -> None:
@@ -511,14 +516,15 @@ def in_array(pattern: str, array: int, index: int) -> str:
 
 
 def parse_dependencies(text: str) -> tuple[Dependency, ...]:
-    """Return the dependencies in ``afterok:12,after:13``, each once; also ``afterok:12:13``. Raises `WordError`."""
+    """Return the dependencies in ``afterok:12,after:13_2``, each once; also ``afterok:12:13``. Raises `WordError`."""
     found: list[Dependency] = []
     for part in text.split(","):
-        kind, *numbers = part.split(":")
-        if kind not in KINDS or not numbers or not all(re.fullmatch("[1-9][0-9]{0,14}", one) for one in numbers):
-            msg = f"{part[:40]!r} is not a dependency: write {'|'.join(KINDS)}:JOB, such as afterok:12."
+        kind, *jobs = part.split(":")
+        named = [re.fullmatch(r"([1-9]\d{0,14})(?:_(\d{1,7}))?", one, re.ASCII) for one in jobs]
+        if kind not in KINDS or not named or None in named:
+            msg = f"{part[:40]!r} is not a dependency: write {'|'.join(KINDS)}:JOB, such as afterok:12 or afterok:12_3."
             raise WordError(msg)
-        found += [Dependency(kind, int(one)) for one in numbers]
+        found += [Dependency(kind, int(one[1]), int(one[2]) if one[2] else None) for one in named if one]
     return tuple(dict.fromkeys(found))
 
 
@@ -616,7 +622,7 @@ def _clean(name: str) -> str:
     return clean_name(name) or "job"
 
 
-def _dependency(kind: str, job: int) -> Dependency:
-    if kind not in KINDS or type(job) is not int or not 0 < job < MOST_JOBS:
+def _dependency(kind: str, job: int, element: int | None = None) -> Dependency:
+    if kind not in KINDS or type(job) is not int or not 0 < job < MOST_JOBS or type(element) not in (int, type(None)):
         raise ValueError
-    return Dependency(kind, job)
+    return Dependency(kind, job, element)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from drom.agent.execution.protocol import ToAgent
     from drom.agent.observe.log import Log
     from drom.scheduler.engine.compiler import Policy
-    from drom.scheduler.live.cluster.jobs import User
+    from drom.scheduler.live.cluster.jobs import Job, User
     from drom.scheduler.live.cluster.settings import Settings
     from drom.scheduler.live.server.metrics import Counts
     from drom.scheduler.live.server.store import Store
@@ -96,7 +96,7 @@ class StoredCluster:
         """Return a cluster without jobs, with the stored usage of users if they have shares."""
         half_life = self.settings.half_life
         usage = self.store.usage(half_life) if half_life else None
-        return Cluster(self._policy, self.settings, self._past, usage)
+        return Cluster(self._policy, self.settings, self._past, usage, self._former)
 
     def flush(self, *, urgent: bool = False) -> bool:
         """Store all changes, then send the messages that follow from them; return whether that was possible.
@@ -193,6 +193,14 @@ class StoredCluster:
         except UnreadableError as error:
             self.warn(str(error))
             return PENDING
+
+    def _former(self, number: int) -> Job | None:
+        """Return a job that is over; None if there is none, or if it cannot be read."""
+        try:
+            return self.store.job(number)
+        except UnreadableError as error:
+            self.warn(str(error))
+            return None
 
     def warn(self, text: str) -> None:
         """Log a warning, unless it is the same as the last one."""

@@ -399,7 +399,7 @@ def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - the value of any fie
     if not value and name != "priority":
         return "unset"
     if name == "after":
-        return ",".join(f"{kind}:{number}" for kind, number in value)
+        return ",".join(f"{one.kind}:{one.job}" for one in value)
     if isinstance(value, tuple):
         return ",".join(value)
     return {"time": duration, "memory": in_words}.get(name, str)(value)

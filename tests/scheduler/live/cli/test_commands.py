@@ -21,7 +21,7 @@ from drom.scheduler.analysis.results import load_schedule
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import commands, scheduler, tables
 from drom.scheduler.live.cli.wait import exit_status
-from drom.scheduler.live.cluster.spec import LARGEST
+from drom.scheduler.live.cluster.spec import LARGEST, Dependency
 
 from drom.app import USAGE_ERROR
 from tests.scheduler.live.test_accounting import shared_history
@@ -217,15 +217,32 @@ def test_an_update_sends_what_was_given(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("DROM_QUEUE", "here")
     monkeypatch.setattr(commands, "_ask", take_in)
     drom(
-        "update", "7", "8", "--time", "2h", "-N", "3", "-p", "long", "--mem", "1G", "-d", "afterok:1", "--priority", "0"
+        "update",
+        "7",
+        "8",
+        "--time",
+        "2h",
+        "-N",
+        "3",
+        "-p",
+        "long",
+        "--mem",
+        "1G",
+        "-d",
+        "afterok:1",
+        "--priority",
+        "0",
+        "-n",
+        "9",
     )
     drom("update", "9", "--time", "", "--mem", "", "--dependency", "", "--constraint", "", "--job-name", "")
     change = {
         "time": 7200,
         "nodes": 3,
+        "ranks": 9,
         "partition": "long",
         "memory": 1 << 30,
-        "after": (("afterok", 1),),
+        "after": (Dependency("afterok", 1),),
         "priority": 0,
     }
     nothing = {"time": 0, "memory": 0, "after": (), "constraint": (), "name": ""}
@@ -294,6 +311,13 @@ def test_a_script_on_standard_input_has_no_terminal(
     with pytest.raises(typer.BadParameter, match=r"^--pty connects the input to the program"):
         submit("--pty", "-")
     assert submitted == []
+
+
+def test_dependencies_on_jobs_in_arrays_are_sent_with_their_index(submitted: list[dict[str, Any]]) -> None:
+    """The scheduler knows the numbers of these jobs."""
+    submit("--dependency", "afterok:12_3:13", "--", "true")
+
+    assert submitted[0]["after"] == [("afterok", 12, 3), ("afterok", 13)]
 
 
 def test_a_folder_that_cannot_be_entered_is_refused_at_once(tmp_path: Path, submitted: list[dict[str, Any]]) -> None:

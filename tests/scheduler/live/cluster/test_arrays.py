@@ -12,6 +12,7 @@ from drom.agent.errors import ControlError
 from drom.agent.execution import protocol as say
 from drom.agent.model.caller import Caller
 from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import explain
 from drom.scheduler.live.cluster.job_filter import JobRange, parse_jobs
 from drom.scheduler.live.cluster.launch import start_of
@@ -108,6 +109,56 @@ def test_a_job_may_wait_for_a_whole_array(here: FakeCluster) -> None:
         assert after.state == "pending"
         end(here, job)
     assert after.state == "running"
+
+
+def test_a_job_may_wait_for_one_of_an_array(here: FakeCluster) -> None:
+    """Its index is found in the array; others of the array do not count, and no change makes them count."""
+    jobs = array(here, "5-9:2")
+    one = Dependency("afterok", 1, 5), Dependency("after", 1, 7)
+    (after,) = array(here, "7", after=one)
+    assert after.spec.after == (Dependency("afterok", 1), Dependency("after", 2))
+    here.cluster.update(after.number, here.cluster.changed(after.number, {"time": 60}), here.now, "ann", "--time 60 s")
+    assert here.cluster.queue.waits_for(after.number) == [1]
+    end(here, jobs[0])
+    assert after.state == "running"
+    for index in (6, -1, 1 << 70):
+        with pytest.raises(SchedulerError, match=f"^there is no job 1_{index} to wait for: see drom queue --all"):
+            array(here, "7", after=(Dependency("afterok", 1, index),))
+    with pytest.raises(SchedulerError, match=r"^there is no job 99_7 to wait for: see drom queue --all"):
+        array(here, "7", after=(Dependency("afterok", 99, 7),))
+
+
+def test_an_array_whose_first_job_is_over_is_still_known(here: FakeCluster) -> None:
+    """The next scheduler keeps only jobs that are not over, and reads the others."""
+    jobs = array(here, "0-2")
+    end(here, jobs[0])
+    here.crash()
+    here.settle()
+    (whole,) = array(here, "7", after=(Dependency("afterok", 1),))
+    (one,) = array(here, "7", after=(Dependency("afterok", 1, 2),))
+
+    assert 1 not in here.cluster.jobs
+    assert [here.cluster.queue.waits_for(job.number) for job in (whole, one)] == [[2, 3], [3]]
+
+
+def test_no_job_of_an_array_waits_for_itself(here: FakeCluster) -> None:
+    """Nor for a later one of its array, by whatever name."""
+    array(here, "0-3", hold=True)
+    for after in (Dependency("after", 1), Dependency("after", 1, 2), Dependency("after", 1, 3)):
+        with pytest.raises(
+            SchedulerError, match=r"^job 3 can wait only for jobs submitted before it, not for job [34]:"
+        ):
+            here.cluster.changed(3, {"after": [after]})
+    assert here.cluster.changed(3, {"after": [Dependency("after", 1, 1)]}).after == (Dependency("after", 2),)
+
+
+def test_many_arrays_are_too_many_to_wait_for(here: FakeCluster) -> None:
+    """A job waits for at most a thousand jobs."""
+    for _ in range(2):
+        array(here, "0-999", hold=True)
+    sentence = r"^the job waits for more than 1000 jobs, the most for one: name fewer arrays\.$"
+    with pytest.raises(SchedulerError, match=sentence):
+        array(here, "7", after=(Dependency("after", 1), Dependency("after", 1001)))
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,9 @@ def test_memory_is_read_as_sbatch_does(text: str, size: int) -> None:
 
 def test_lists_are_read() -> None:
     """Dependencies, amounts and features."""
-    assert parse_dependencies("afterok:1:2,after:3") == (
+    assert parse_dependencies("afterok:1:2_0,after:3") == (
         Dependency("afterok", 1),
-        Dependency("afterok", 2),
+        Dependency("afterok", 2, 0),
         Dependency("after", 3),
     )
     assert parse_amounts("gpu=2,disk:1") == {"gpu": 2, "disk": 1}
@@ -95,6 +95,8 @@ def test_lists_are_read() -> None:
     for parse, text in (
         (parse_dependencies, "afterok"),
         (parse_dependencies, long),
+        (parse_dependencies, "afterok:1_"),
+        (parse_dependencies, "afterok:1_[2-3]"),
         (parse_amounts, "gpu"),
         (parse_features, "a,,b"),
     ):

@@ -11,7 +11,7 @@ from drom.agent.execution import protocol as say
 from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.quotas import ROW
 from drom.scheduler.live.cluster.settings import Settings
-from drom.scheduler.live.cluster.spec import Spec, size_of
+from drom.scheduler.live.cluster.spec import Dependency, Spec, size_of
 
 from tests.support.scheduler_requests import OTHER, ROOT, scheduler, submit
 
@@ -74,6 +74,21 @@ def test_a_change_is_stored_for_one_of_the_jobs_that_were_submitted_together(tmp
         assert server.stored.store._db.execute("SELECT count(*) FROM specs").fetchone() == (2,)
 
 
+def test_a_job_with_another_number_of_tasks_has_the_nodes_for_them(server: Server) -> None:
+    """Other numbers may be given with it, and have to agree with it."""
+    (number,) = submit(server, caller=OTHER, tasks=4, ranks=4)
+    update(server, number, ranks=3)
+    spec = server.cluster.jobs[number].spec
+    assert (spec.nodes, spec.tasks, spec.ranks) == (1, 3, 3)
+    update(server, number, ranks=2, tasks=2)
+    spec = server.cluster.jobs[number].spec
+    assert (spec.nodes, spec.tasks, spec.ranks) == (1, 2, 2)
+    assert server.stored.store.history(number, number)[-1].detail["changed"] == "--ntasks 2, --tasks-per-node 2"
+    assert refusal(server, number, ranks=9).startswith("the job asks for 3 nodes, and this cluster has 1 node")
+    assert refusal(server, number, ranks=3, nodes=1, tasks=2).startswith("3 tasks are not 1 node with 2 each")
+    assert (spec.nodes, spec.tasks, spec.ranks) == (1, 2, 2)
+
+
 def test_a_changed_job_keeps_its_place(server: Server) -> None:
     """It is before jobs of its priority that came later, and behind them with a lower one."""
     start(server)
@@ -123,13 +138,13 @@ def test_a_job_cannot_be_made_one_that_never_runs(server: Server) -> None:
     assert refusal(server, first, after=[("after", first)]).startswith(f"job {first} can wait only for jobs submitted ")
     assert refusal(server, number, priority=1).startswith("only root and the scheduler's own user may put jobs ")
     assert refusal(server, number, time="1") == "a field of the job has a wrong type: use this version's drom."
-    for changes in ({}, {"command": ["false"]}, {"ranks": 3}):
+    for changes in ({}, {"command": ["false"]}, {"umask": 3}):
         sentence = "a change names some fields of a submission: use this version's drom."
         assert refusal(server, number, **changes) == sentence
     with pytest.raises(ControlError, match=r"^update takes an object of changes: "):
         server._answer({"order": "update", "job": number, "changes": 1}, OTHER)
     job = server.cluster.jobs[number]
-    assert (job.spec.nodes, job.spec.time, job.spec.after) == (1, 3600, (("afterok", first),))
+    assert (job.spec.nodes, job.spec.time, job.spec.after) == (1, 3600, (Dependency("afterok", first),))
     assert len(server.stored.store.history(number, number)) == 1
 
 
