@@ -383,10 +383,11 @@ class JobExecutor(NoScheduler):
     def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
         if not attempt.lives:
             return
-        wait = 0.0 if wanted.signal == signal.SIGKILL else wanted.then_kill
+        kills = wanted.signal == signal.SIGKILL and wanted.to == "all"
+        wait = 0.0 if kills else wanted.then_kill
         if wait is not None:  # a later order never postpones an earlier kill
             attempt.kill_at = min(now + wait, attempt.kill_at if attempt.kill_at is not None else math.inf)
-        if wanted.signal != signal.SIGKILL:
+        if not kills:
             attempt.unsent.append(wanted)
         self._restless.add(attempt)
 

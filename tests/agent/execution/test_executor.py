@@ -82,10 +82,11 @@ def test_a_signal_goes_to_its_receivers(
     """Tasks get it themselves; of a script its commands do, and its shell does not."""
     found, attempt, sent = signalled(tmp_path, monkeypatch, script)
 
-    found._signal(attempt, protocol.Signal(1, 1, signal.SIGUSR1, to=to), 0.0)
+    for number in (signal.SIGUSR1, signal.SIGKILL):
+        found._signal(attempt, protocol.Signal(1, 1, number, to=to), 0.0)
     found._advance(attempt, 0.0)
 
-    assert sent == [(signal.SIGUSR1, pids)]
+    assert sent == [(signal.SIGUSR1, pids), (signal.SIGKILL, pids)]
 
 
 def test_a_signal_before_the_limit_is_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
