@@ -29,7 +29,12 @@ class Snapshot(NamedTuple):
 
 
 class PlannedStarts(NamedTuple):
-    """The answer: planned starts by job, NEVER without one, and their units by node for those that have one."""
+    """The answer: planned starts by job, NEVER without one, and their units by node for those that have one.
+
+    `by_rule`: a rule has decided. `seconds` is the CPU time that it took.
+    """
 
     starts: dict[int, int]
     units: dict[int, dict[int, int]]
+    by_rule: bool = False
+    seconds: float = 0.0

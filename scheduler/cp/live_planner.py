@@ -44,7 +44,8 @@ class LivePlanner:
             planner.last[running:] = [self._last.get(number, NEVER) for number in asked.numbers]
         plan = Portfolio(planner, self._most)(state, jobs)
         starts = {number: int(plan.start[running + row]) for row, number in enumerate(asked.numbers)}
-        if planner.last is plan.start:  # else a rule has decided
+        by_rule = planner.last is not plan.start
+        if not by_rule:
             self._last = {number: start for number, start in starts.items() if start < NEVER}
         units: dict[int, dict[int, int]] = {}
         place = np.argsort(back)
@@ -53,7 +54,7 @@ class LivePlanner:
                 job = running + row
                 nodes, counts = np.unique(plan.node[jobs.unit[job] : jobs.unit[job + 1]], return_counts=True)
                 units[number] = dict(zip(place[nodes].tolist(), counts.tolist(), strict=True))
-        return PlannedStarts(starts, units)
+        return PlannedStarts(starts, units, by_rule)
 
 
 def _grouped(capacity: Ints) -> tuple[Ints, Ints]:

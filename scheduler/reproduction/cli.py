@@ -18,6 +18,8 @@ from drom.workloads.files import json_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from drom.scheduler.reproduction.cp.completed import Kept
+    from drom.scheduler.reproduction.cp.metrics import LiveMetrics
     from drom.scheduler.reproduction.sd_policy.logs import Source
     from drom.scheduler.reproduction.sd_policy.outcome import Outcome
 
@@ -175,12 +177,21 @@ def constraint_programming(
         typer.Option("--out", "-o", metavar="DIR", help="The folder for all results; existing ones are kept."),
     ] = None,
     test: Annotated[int | None, typer.Option(metavar="1|2", min=1, max=2, help="The test; default: both.")] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", min=2, max=30, help="Number of the 30 seeds to run.")] = 30,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=30, help="Number of the 30 seeds to run; default: all, with --live 3."),
+    ] = None,
     first: Annotated[int, typer.Option(metavar="N", min=1, help="Only the first N jobs of each test.")] = 1000,
     platform: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="The machine: a name, or a file that ends in .toml.")
     ] = "eurora",
-    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Simulations or live runs at once; default: CPUs.")
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Run a real scheduler with emulated nodes.")] = False,
+    compression: Annotated[
+        float | None, typer.Option(metavar="F", min=1, max=1000, help="How much faster live runs go; default: 200.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the two tests of the CP scheduler of Bridi et al.: waiting, late jobs and overhead beside rules."""
@@ -190,13 +201,20 @@ def constraint_programming(
     from drom.scheduler.reproduction.cp.completed import Kept
     from drom.scheduler.reproduction.cp.experiment import measure_all, tasks_of
     from drom.scheduler.reproduction.cp.generate import SEEDS, TESTS
+    from drom.scheduler.reproduction.cp.metrics import LiveMetrics, Metrics
     from drom.scheduler.reproduction.cp.table import draw, lines, to_json
 
+    _check_live(platform, seeds, compression, live=live)
     require()
     machine = load_platform(platform)
+    tests = TESTS if test is None else TESTS[test - 1 : test]
+    if live:
+        asked = {"tests": tests, "seeds": seeds, "first": first}
+        _run_live(out, None if out is None else Kept(out, machine, LiveMetrics), asked, compression, jobs, as_json=json)
+        return
+    kept = None if out is None else Kept(out, machine, Metrics)
     chosen = SEEDS[:seeds]
-    tasks = tasks_of(chosen, first, platform, TESTS if test is None else TESTS[test - 1 : test])
-    kept = None if out is None else Kept(out, machine)
+    tasks = tasks_of(chosen, first, platform, tests)
     left = "nothing is written" if kept is None else "completed simulations are kept for the same command"
     with interruptible("simulating", left) as bar:
         found = measure_all(tasks, jobs or len(os.sched_getaffinity(0)), bar.show, kept)
@@ -205,6 +223,41 @@ def constraint_programming(
     if out is not None:
         write_value(told, out / "cp.json")
         _try_to_draw(lambda: draw(found, out))
+
+
+def _check_live(platform: str, seeds: int | None, compression: float | None, *, live: bool) -> None:
+    """Raise BadParameter for options that are only for live runs, or only for simulations."""
+    if live and platform != "eurora":
+        raise typer.BadParameter("live runs are of Eurora: omit --platform or --live.")
+    if not live and compression is not None:
+        raise typer.BadParameter("--compression applies to live runs: add --live.")
+    if not live and seeds == 1:
+        raise typer.BadParameter("--seeds 1 leaves nothing to estimate from: choose 2 or more, or add --live.")
+
+
+def _run_live(
+    out: Path | None,
+    kept: Kept[LiveMetrics] | None,
+    asked: dict[str, Any],
+    speed: float | None,
+    at_once: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Make the remaining live runs of constraint programming, `at_once` of them, and print the results."""
+    from drom.scheduler.analysis.results import write_value
+    from drom.scheduler.reproduction.cp.live import COMPRESSION, run_all, tasks_of
+    from drom.scheduler.reproduction.cp.live_table import lines, to_json
+
+    speed, first = speed or COMPRESSION, asked["first"]
+    tasks = tasks_of(**asked, compression=speed)
+    left = "nothing is kept" if kept is None else "completed runs are kept for the same command"
+    with interruptible("running", left) as bar:
+        found = run_all(tasks, at_once or len(os.sched_getaffinity(0)), bar.show, kept)
+    told = to_json(found, first, speed)
+    typer.echo(json_text(told) if as_json else "\n".join(lines(found, first, speed)).rstrip())
+    if out is not None:
+        write_value(told, out / "live.json")
 
 
 def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:

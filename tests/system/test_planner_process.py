@@ -12,7 +12,7 @@ import pytest
 from drom.scheduler.live.cluster.resource_controller import PATIENCE
 
 from tests.support.agents import lives, wait_until
-from tests.support.clusters import Cluster, cluster
+from tests.support.clusters import Cluster, cluster, samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +37,11 @@ def here(running: Cluster) -> Iterator[Cluster]:
     running.clear()
 
 
+def plans(here: Cluster) -> dict[str, float]:
+    """Return how many plans there have been, by who has made them."""
+    return {about["by"]: count for about, count in samples(here.metrics(), "drom_scheduler_plans_total")}
+
+
 def test_jobs_share_nodes_as_the_planner_says(here: Cluster) -> None:
     """All run at once that fit, and the next when there is room."""
     failures = here.log.count("event=planner_failed")
@@ -54,10 +59,16 @@ def test_jobs_share_nodes_as_the_planner_says(here: Cluster) -> None:
 def test_a_killed_planner_is_started_again(here: Cluster) -> None:
     """Meanwhile the rule decides."""
     (planner,), failures = here.children, here.log.count("event=planner_failed")
+    before = plans(here)
     os.kill(planner, signal.SIGKILL)
     here.await_state(here.submit("--ntasks", "1", "--time", "2", "--", "true"), "completed")
     wait_until(lambda: here.log.count("event=planner_failed") == failures + 1, lambda: here.log)
+    assert plans(here) == before | {"fallback": before["fallback"] + 1}
     here.await_state(here.submit("--ntasks", "1", "--time", "2", "--", "true"), "completed")
+    wait_until(lambda: sum(plans(here).values()) == sum(before.values()) + 2, lambda: plans(here))
+    assert plans(here)["solver"] == before["solver"]
+    longest = {about["clock"]: most for about, most in samples(here.metrics(), "drom_scheduler_longest_turn_seconds")}
+    assert longest["real"] >= longest["cpu"] > 0
     wait_until(lambda: len(here.children) == 1 and here.children != [planner], lambda: here.log)
 
 

@@ -470,10 +470,12 @@ class ResourceController:
         self._handed = True
         return self._question
 
-    def answered(self, asked: Snapshot, answer: PlannedStarts | None) -> None:
-        """Take the plan for a snapshot; None: there is none, and a rule decides. Late answers are ignored."""
-        if asked is self._question:
-            self._answer, self._lost = answer, answer is None
+    def answered(self, asked: Snapshot, answer: PlannedStarts | None) -> bool:
+        """Take the plan for a snapshot; None: there is none, and a rule decides. Return False for a late answer."""
+        if asked is not self._question:
+            return False
+        self._answer, self._lost = answer, answer is None
+        return True
 
     def _planned_starts(self, now: int) -> dict[int, dict[int, int]]:
         """Return the jobs that start by the plan, or by the rule where there is none in time; ask for the next plan."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Iterator
 
+    from drom.scheduler.allocation.snapshot import PlannedStarts
     from drom.scheduler.live.cluster.cluster import Cluster
     from drom.scheduler.live.cluster.jobs import Entry
     from prometheus_client.core import Metric
@@ -30,13 +31,15 @@ HAPPENED = (
     *("saving", "saved", "not_saved"),
 )
 EVENTS = (*HAPPENED, *sorted(FINAL))
+PLANS = ("solver", "rule", "fallback")
+"""Who has made a plan of policy cp: CP-SAT, the rule for one or very many jobs, and that for a plan that is late."""
 
 
 class Counts:
     """The counts of events since the scheduler started.
 
     `stuck` is whether the queue cannot be written now, `starting` whether the policy is still being compiled, `faults`
-    are the numbers of failures by part of the loop.
+    are the numbers of failures by part of the loop, `longest` are the seconds of its longest turn, by clock.
     """
 
     def __init__(self) -> None:
@@ -44,8 +47,24 @@ class Counts:
         self.faults: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
         self.passes = Histogram(0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1)
+        self.longest = {"real": 0.0, "cpu": 0.0}
+        self.plans = Counter(dict.fromkeys(PLANS, 0))
+        self.planning = Histogram(0.001, 0.01, 0.05, 0.1, 0.5, 1, 5)
         self.waits = Histogram(0.1, 1, 10, 60, 600, 3600, 21600, 86400)
         self._submitted: dict[int, float] = {}
+
+    def take_turn(self, real: float, cpu: float) -> None:
+        """Record the real time and the CPU time of a turn of the loop."""
+        self.longest = {"real": max(self.longest["real"], real), "cpu": max(self.longest["cpu"], cpu)}
+
+    def take_plan(self, plan: PlannedStarts | None, *, in_time: bool) -> None:
+        """Count a plan of policy cp; None: the planner has failed."""
+        if plan is None or not in_time:
+            self.plans["fallback"] += 1
+        else:
+            self.plans["rule" if plan.by_rule else "solver"] += 1
+        if plan:
+            self.planning.observe(plan.seconds)
 
     def take(self, entries: Iterable[Entry]) -> None:
         """Count history entries that have been stored."""
@@ -106,7 +125,12 @@ class ClusterCollector:
         stuck.add_metric([], self._counts.stuck)
         survivors = GaugeMetricFamily("drom_scheduler_unkillable_jobs", "Jobs that were killed and do not end.")
         survivors.add_metric([], len(cluster.executions.survivors.jobs))
-        yield from (total, held, stuck, survivors)
+        longest = GaugeMetricFamily(
+            "drom_scheduler_longest_turn_seconds", "Most real and CPU time of a turn of the loop.", labels=["clock"]
+        )
+        for clock, seconds in self._counts.longest.items():
+            longest.add_metric([clock], seconds)
+        yield from (total, held, stuck, survivors, longest)
         yield from self._running()
 
     def _running(self) -> Iterator[Metric]:
@@ -135,7 +159,12 @@ class ClusterCollector:
         for part, count in sorted(self._counts.faults.items()):
             faults.add_metric([part], count)
         yield faults
+        plans = CounterMetricFamily("drom_scheduler_plans", "Plans of policy cp, by who has made them.", labels=["by"])
+        for who, count in self._counts.plans.items():
+            plans.add_metric([who], count)
+        yield plans
         for name, text, histogram in (
+            ("plan_cpu_seconds", "CPU time of a plan of policy cp.", self._counts.planning),
             ("pass_duration_seconds", "Time a turn of the scheduler took.", self._counts.passes),
             ("wait_seconds", "From submission to start.", self._counts.waits),
         ):

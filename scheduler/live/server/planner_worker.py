@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 
 import numpy as np
 from drom.scheduler.allocation.backfill import Held, Requests
@@ -43,7 +44,9 @@ def main(words: list[str]) -> None:
         except EOFError:
             return
         try:
-            pickle.dump(planner(snapshot), answers)
+            begin = time.process_time()
+            answer = planner(snapshot)
+            pickle.dump(answer._replace(seconds=time.process_time() - begin), answers)
             answers.flush()
         except BrokenPipeError:  # the scheduler has ended
             os._exit(0)

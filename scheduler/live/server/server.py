@@ -160,6 +160,7 @@ class Server:
                     manager.ready()
                 while self._running:
                     events = selector.select(self._timeout())
+                    begin = time.perf_counter(), time.thread_time()
                     if any(key.fd == signals.fd for key, _ in events):
                         signals.dispatch()
                     with self.lock:
@@ -169,6 +170,7 @@ class Server:
                     )
                     self.guard.settle()
                     garbage.look(idle=not self._more)
+                    self.counts.take_turn(time.perf_counter() - begin[0], time.thread_time() - begin[1])
             manager.stopping()
         finally:
             selector.close()
@@ -241,7 +243,7 @@ class Server:
         controller = self.cluster.controller
         if self._planner and isinstance(controller, ResourceController):
             for asked, plan in self._planner.take():
-                controller.answered(asked, plan)
+                self.counts.take_plan(plan, in_time=controller.answered(asked, plan))
         self.cluster.turn(self.stored.clock())
         if self._planner and isinstance(controller, ResourceController) and (question := controller.take_question()):
             self._planner.ask(question)

@@ -18,7 +18,7 @@ from drom.scheduler.reproduction.cp.tasks import CP, EURORA, GREEDY, PORTFOLIO, 
 from drom.scheduler.simulator.worker_pool import run_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from drom.scheduler.reproduction.cp.completed import Kept
     from drom.workloads.workload import Floats
@@ -61,13 +61,13 @@ def tasks_of(
     return [Task(test, seed, name, first, platform) for seed, name, test in product(seeds, order, numbers)]
 
 
-def tests_in(found: dict[Task, Metrics]) -> list[Case]:
-    """Return the tests that have been simulated."""
+def tests_in(found: Iterable[Task]) -> list[Case]:
+    """Return the tests that have been made."""
     return [test for number, test in enumerate(TESTS) if any(task.test == number for task in found)]
 
 
 def measure_all(
-    tasks: Sequence[Task], at_once: int, show: Callable[[float], None], kept: Kept | None = None
+    tasks: Sequence[Task], at_once: int, show: Callable[[float], None], kept: Kept[Metrics] | None = None
 ) -> dict[Task, Metrics]:
     """Make all simulations that are not completed yet, several at a time; `show` gets the fraction that is done.
 

@@ -26,6 +26,28 @@ class Metrics(NamedTuple):
     """Average overhead: CPU seconds per call of the scheduler."""
 
 
+class LiveMetrics(NamedTuple):
+    """The metrics of a live run: those above, and of its scheduler."""
+
+    wqt: float
+    nl: int
+    tr: int
+    ao: float
+    """CPU seconds per plan of CP; seconds in passes of the loop per submission or end under a rule."""
+    cores: float
+    """The mean number of cores that jobs have while jobs are submitted."""
+    loop: float
+    """The longest turn of the scheduler's loop, in seconds, with the time in which other programs had the CPU."""
+    loop_cpu: float
+    """The most CPU time of a turn, in seconds."""
+    solver: int
+    """Plans in which CP-SAT had a part; 0 under a rule."""
+    rule: int
+    """Plans of the portfolio's rule, for a single job or very many."""
+    fallback: int
+    """Plans that did not come in time, in place of which a rule decided."""
+
+
 def metrics_of(jobs: Jobs, platform: Platform, start: Ints, seconds: float, calls: int) -> Metrics:
     """Return the metrics of a schedule, for which the scheduler took the given seconds and calls."""
     most = np.array([queue.maximum_wait_s for queue in platform.queues], np.int64)[jobs.queue]

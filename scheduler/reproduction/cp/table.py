@@ -42,7 +42,7 @@ def lines(found: dict[Task, Metrics], seeds: Sequence[int], first: int, platform
             one.metric.upper(),
             one.rule,
             f"{one.wins}/{one.ties}/{one.losses}",
-            f"{_number(one.difference.mean)} ± {_number(one.difference.half)}",
+            f"{in_digits(one.difference.mean)} ± {in_digits(one.difference.half)}",
             "" if one.change is None else f"{one.change:.1%}",
         ]
         for one in contests(found)
@@ -102,10 +102,11 @@ def _contest(one: Contest) -> dict[str, Any]:
 
 def _cells(found: dict[Task, Metrics], test: Case, name: str, metric: str) -> tuple[str, str]:
     paper = PAPER[test.name].get(name)
-    given = "" if paper is None else _number(getattr(paper, metric))
+    given = "" if paper is None else in_digits(getattr(paper, metric))
     ours = _estimate(found, test, name, metric)
-    return _number(ours.mean), given
+    return in_digits(ours.mean), given
 
 
-def _number(value: float) -> str:
+def in_digits(value: float) -> str:
+    """Return a number with four digits, or all of those before the point."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

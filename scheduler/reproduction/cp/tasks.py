@@ -34,7 +34,7 @@ EURORA = "eurora"
 class Task(NamedTuple):
     """A simulation: a test by its number from 0, a seed, a scheduler by name, a number of jobs, and a platform.
 
-    `platform` is an argument of `load_platform`.
+    `platform` is an argument of `load_platform`. `compression` is how much faster a live run goes; 0: it is simulated.
     """
 
     test: int
@@ -42,6 +42,7 @@ class Task(NamedTuple):
     scheduler: str
     first: int = 1000
     platform: str = EURORA
+    compression: float = 0
 
 
 def scheduler_of(name: str, platform: Platform) -> Scheduler:

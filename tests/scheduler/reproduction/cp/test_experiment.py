@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from drom.scheduler.cp.platform import SHIPPED
-from drom.scheduler.reproduction.cp.completed import NAME
+from drom.scheduler.reproduction.cp.completed import NAMES
 from drom.scheduler.reproduction.cp.experiment import contests
 from drom.scheduler.reproduction.cp.generate import TESTS
 from drom.scheduler.reproduction.cp.metrics import Metrics
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytest.importorskip("ortools", reason="OR-tools is not installed")
 
 
+NAME = NAMES[Metrics]
 SMALL = ("reproduce", "cp", "--first", "25", "--seeds", "2", "--json")
 
 

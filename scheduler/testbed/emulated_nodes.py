@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes without agents and programs: many of them in one process, for schedulers that are to be real.
+
+Each has a connection of its own over TCP, and keeps to the protocol of agents. A job is `sleep SECONDS`, which ends
+after that time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import zmq
+from drom.agent.control import keys
+from drom.agent.errors import ControlError
+from drom.agent.execution import protocol as say
+from drom.agent.execution.connection import host_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from drom.agent.control.keys import Keys
+
+
+class NodeSize(NamedTuple):
+    """A node to emulate: its name, its cores, and its counted resources."""
+
+    name: str
+    cores: int
+    resources: Mapping[str, int]
+
+
+class _End(NamedTuple):
+    """The end of a job's program on a node, by CLOCK_MONOTONIC."""
+
+    at: float
+    turn: int
+    node: _Node
+    attempt: tuple[int, int]
+
+
+@dataclass
+class _Node:
+    """A node: its connection, the attempts of jobs that run there with their cores, and when it speaks next."""
+
+    size: NodeSize
+    socket: zmq.Socket[bytes]
+    running: dict[tuple[int, int], int] = field(default_factory=dict)
+    is_welcome: bool = False
+    heartbeat: float = 1.0
+    next: float = math.inf
+
+    def send(self, message: say.FromAgent) -> None:
+        """Send a message; ZeroMQ keeps it until there is a connection."""
+        self.socket.send(say.encode(message), zmq.NOBLOCK)
+
+    def hello(self) -> None:
+        """Introduce the node."""
+        name, cores, resources = self.size
+        known = tuple(say.Known(*attempt, "running", held) for attempt, held in self.running.items())
+        has = cores, 1, 0, dict(resources), ()
+        self.send(say.Hello(say.PROTOCOL, "1", name, name, "boot", *has, emulated=True, time=time.time(), jobs=known))
+
+    def end(self, attempt: tuple[int, int], status: int) -> None:
+        """Report the end of a job, unless it has ended before."""
+        if self.running.pop(attempt, None):
+            self.send(say.Ended(*attempt, status, time.time(), 0.0, 0))
+
+
+class EmulatedNodes:
+    """Nodes that are connected to the scheduler at `address`, and alive while `serve` is called.
+
+    Raises KeysError if the scheduler's key is unknown.
+    """
+
+    def __init__(self, address: str, sizes: Iterable[NodeSize], own: Keys) -> None:
+        self._context = zmq.Context()
+        self._poller = zmq.Poller()
+        self._nodes: dict[zmq.Socket[bytes], _Node] = {}
+        self._ends: list[_End] = []
+        self._turns = itertools.count()
+        self.launched: set[int] = set()
+        """The jobs whose programs have begun."""
+        for size in sizes:
+            socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+            keys.guard_client(socket, own, host_of(address))
+            socket.connect(address)
+            self._poller.register(socket, zmq.POLLIN)
+            self._nodes[socket] = node = _Node(size, socket)
+            node.hello()
+
+    @property
+    def are_welcome(self) -> bool:
+        """Whether all nodes have joined the cluster."""
+        return all(node.is_welcome for node in self._nodes.values())
+
+    def serve(self, until: float) -> None:
+        """Answer the scheduler, and end jobs, until this time of CLOCK_MONOTONIC. Raises ControlError if refused."""
+        while (now := time.monotonic()) < until:
+            for node in self._nodes.values():
+                if node.next <= now:
+                    node.next = now + node.heartbeat
+                    node.send(say.Alive(node.size.name, time.time()))
+            while self._ends and self._ends[0].at <= now:
+                end = heapq.heappop(self._ends)
+                end.node.end(end.attempt, 0)
+            due = min([until, *(node.next for node in self._nodes.values()), *(end.at for end in self._ends[:1])])
+            for socket, _ in self._poller.poll(math.ceil(1e3 * max(0.0, due - now))):
+                self._read(self._nodes[socket])
+
+    def _read(self, node: _Node) -> None:
+        message = say.to_agent(node.socket.recv())
+        if isinstance(message, say.No):
+            raise ControlError(message.reason)
+        if isinstance(message, say.Who):
+            node.hello()
+        elif isinstance(message, say.Welcome):
+            node.is_welcome, node.heartbeat, node.next = True, message.heartbeat, time.monotonic()
+        elif isinstance(message, say.Start):
+            self._start(node, message)
+        elif isinstance(message, say.Signal):
+            node.end((message.job, message.attempt), -message.signal)
+
+    def _start(self, node: _Node, message: say.Start) -> None:
+        attempt = message.job, message.attempt
+        if message.mode != "hold" and attempt not in node.running:
+            end = time.monotonic() + float(message.argv[-1])
+            heapq.heappush(self._ends, _End(end, next(self._turns), node, attempt))
+            self.launched.add(message.job)
+        node.running[attempt] = message.cores
+        node.send(say.Started(*attempt, 1, time.time()))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._context.destroy(linger=0)
