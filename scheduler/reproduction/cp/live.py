@@ -161,17 +161,19 @@ def _await_plan(client: Client, nodes: EmulatedNodes, metrics: str, stop: Event)
 def _submit_all(client: Client, nodes: EmulatedNodes, task: Task, stop: Event, show: Callable[[float], None]) -> None:
     """Submit each job when it is due, and wait until all programs have begun."""
     platform, jobs = setting(task)
-    begin, count = time.monotonic(), len(jobs.submit)
+    begin, before, count = time.monotonic(), len(nodes.launched), len(jobs.submit)
 
-    def at_work(until: float) -> bool:
-        show(len(nodes.launched) / count)
-        return time.monotonic() >= until
+    def all_begun() -> bool:
+        launched = len(nodes.launched) - before
+        show(launched / count)
+        return launched == count
 
     for job, submit in enumerate(jobs.submit.tolist()):
         due = begin + submit / task.compression
-        _await(nodes, lambda: at_work(due), stop, due)  # noqa: B023 - it is awaited here
+        _await(nodes, lambda: time.monotonic() >= due, stop, due)  # noqa: B023 - it is awaited here
         client.ask("submit", jobs=[spec_of(job, platform, jobs, task.compression).to_json()])
-    _await(nodes, lambda: at_work(0.0) and len(nodes.launched) == count, stop)
+        show((len(nodes.launched) - before) / count)
+    _await(nodes, all_begun, stop)
 
 
 def _await(nodes: EmulatedNodes, predicate: Callable[[], bool], stop: Event, due: float = math.inf) -> None:
