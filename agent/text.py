@@ -165,6 +165,11 @@ def counted(number: float, noun: str) -> str:
     return f"{number if isinstance(number, int) else format(number, 'g')} {noun}{'' if number == 1 else 's'}"
 
 
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return the key that sorts names so that n2 is before n10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.findall("[0-9]+|[^0-9]+", name)]
+
+
 CORES_DIFFER = (
     "Cores here differ in their CPUs: jobs get and share whole cores, and a request of N CPUs means as many cores as "
     "always have N, so perhaps more CPUs."

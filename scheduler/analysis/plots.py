@@ -73,7 +73,7 @@ _IDLE = ("#f2f2f2", "#dcdcdc")
 """The colours of idle cores and GPUs."""
 _MOST_NAMES = 60
 """The most names of nodes at the axis of a chart."""
-_CHART, _LETTER = (760.0, 420.0), 6.0
+_CHART, _LETTER = (760.0, 420.0), 7.0
 """The width and height of a chart, and the size of the letters in it, in points."""
 _BINS = 400
 
@@ -159,11 +159,6 @@ class _Drawn(NamedTuple):
     end: float
     box: GanttBox
 
-    @property
-    def area(self) -> float:
-        """Its area in the chart."""
-        return (self.end - self.begin) * (self.box.high - self.box.low)
-
 
 def _draw_boxes(axes: Axes, drawn: Sequence[_Drawn], hatch: str = "") -> None:
     from matplotlib.collections import PolyCollection
@@ -189,15 +184,13 @@ def _draw_bands(axes: Axes, nodes: Sequence[SharedNode]) -> None:
 
 
 def _draw_labels(axes: Axes, drawn: Sequence[_Drawn], labels: Sequence[object]) -> None:
-    """Write the label of each job into its largest box on cores, if it has room there."""
+    """Write the labels of jobs into their boxes on cores, where these have room."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     wide, high = _CHART[0] / (right - left), _CHART[1] / (bottom - top)
-    largest: dict[int, _Drawn] = {}
-    for one in sorted((one for one in drawn if one.box.kind != GPUS), key=lambda one: one.area):
-        largest[one.box.job] = one
-    for begin, end, box in largest.values():
+    for begin, end, box in drawn:
         text = str(labels[box.job])
-        if (end - begin) * wide >= _LETTER * len(text) and (box.high - box.low) * high >= _LETTER:
+        has_room = (end - begin) * wide >= _LETTER * len(text) and (box.high - box.low) * high >= _LETTER
+        if has_room and box.kind != GPUS:
             x, y, size = (begin + end) / 2, (box.low + box.high) / 2, _LETTER
             axes.text(x, y, text, ha="center", va="center", fontsize=size, parse_math=False)
 

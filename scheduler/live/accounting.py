@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from drom.agent.execution.devices import GPU
+from drom.agent.text import natural
 from drom.scheduler.analysis.gantt import Stay, core_rows, ranges
 from drom.scheduler.analysis.metrics import SCHEMA, Power, metrics_of, versions
 from drom.scheduler.analysis.schedule import NAMES, UNKNOWN, Schedule, SharedNode, node_runs
@@ -79,14 +80,17 @@ def _schedule_of_cores(told: dict[str, Any]) -> Schedule:
 
 
 def _stays(told: dict[str, Any]) -> dict[str, dict[int, Stay]]:
-    """Return by node, also those that are gone, when jobs had how many cores there, by the index of the job."""
+    """Return by node, also those that are gone, when jobs had how many cores there, by the index of the job.
+
+    Nodes are in the order of their names.
+    """
     found: dict[str, dict[int, Stay]] = {name: {} for name in told["sizes"]}
     for at, job in enumerate(told["jobs"]):
         if job["started"] is not None:
             end = job["ended"] if job["state"] in FINAL else told["time"]
             for name, cores in job["shares"].items():
                 found.setdefault(name, {})[at] = Stay(int(job["started"]), int(end), cores)
-    return found
+    return {name: found[name] for name in sorted(found, key=natural)}
 
 
 def _state(job: dict[str, Any]) -> str:

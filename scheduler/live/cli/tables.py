@@ -3,11 +3,22 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.text import LAST_MOMENT, LONGEST, clock, counted, cut_middle, duration, escaped, in_words, iso, table
+from drom.agent.text import (
+    LAST_MOMENT,
+    LONGEST,
+    clock,
+    counted,
+    cut_middle,
+    duration,
+    escaped,
+    in_words,
+    iso,
+    natural,
+    table,
+)
 from drom.scheduler.live.cluster.job_filter import JobFilter
 
 if TYPE_CHECKING:
@@ -131,7 +142,7 @@ def nodes(value: dict[str, Any]) -> list[str]:
     """Return the nodes of a cluster, one per line; columns without any value are left out."""
     if not value["nodes"]:
         return [NO_NODES]
-    rows = sorted(value["nodes"], key=lambda node: _natural(node["name"]))
+    rows = sorted(value["nodes"], key=lambda node: natural(node["name"]))
     columns: list[tuple[str, list[str]]] = [
         ("NODE", [node["name"] for node in rows]),
         ("STATE", [node["state"] for node in rows]),
@@ -147,11 +158,6 @@ def nodes(value: dict[str, Any]) -> list[str]:
     reasons = [_away(node, value["time"]) for node in rows]
     cells = [[column[i] or "-" for _, column in shown] + [reasons[i]] for i in range(len(rows))]
     return _table([*(name for name, _ in shown), "REASON"], cells)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return the key that sorts names so that n2 is before n10."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.findall("[0-9]+|[^0-9]+", name)]
 
 
 def _on_it(node: dict[str, Any]) -> str:

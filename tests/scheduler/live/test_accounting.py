@@ -82,9 +82,9 @@ def test_jobs_on_shared_nodes_have_rows_of_cores_and_of_gpus() -> None:
     schedule = schedule_of(shared_history())
     runs = [schedule.runs[first:last].tolist() for first, last in zip(schedule.first, schedule.first[1:], strict=False)]
 
-    assert schedule.shared == (("g1", 4, 2), ("old", 1, 0), ("gone", 3, 0))
+    assert schedule.shared == (("g1", 4, 2), ("gone", 3, 0), ("old", 1, 0))
     assert (schedule.nodes, schedule.cores) == (8, 1)
-    assert runs == [[[0, 1], [9, 9]], [[2, 2], [4, 4]], [[2, 3]], [[5, 7]], [[4, 4]], [], []]
+    assert runs == [[[0, 1], [9, 9]], [[2, 2], [7, 7]], [[2, 3]], [[4, 6]], [[7, 7]], [], []]
     assert schedule.table["cores"].tolist() == [2, 2, 2, 3, 1, 2, 1]
     assert schedule.table["full_speed_run_time"].tolist() == [10, 5, 2, 2, 6, 0, 0]
     assert schedule.table["state"].tolist() == ["ended"] * 4 + ["running", "waiting", "future"]

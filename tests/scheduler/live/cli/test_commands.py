@@ -648,7 +648,7 @@ def test_a_report_on_shared_nodes_has_a_chart_of_cores(
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
 
     assert capsys.readouterr().out.count("\n") == 3
-    assert load_schedule(tmp_path / "lab").shared == (("g1", 4, 2), ("old", 1, 0), ("gone", 3, 0))
+    assert load_schedule(tmp_path / "lab").shared == (("g1", 4, 2), ("gone", 3, 0), ("old", 1, 0))
     assert '<td class="text">3 nodes with 8 cores together</td>' in page
     assert all(f"<!-- {text} -->" in (tmp_path / "a.svg").read_text() for text in ("$x_", "g1", "gone", "its GPUs"))
 
