@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from itertools import groupby
+from operator import itemgetter
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.text import counted
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
 
 _RANK = re.compile(r"^ring: rank \d+ of \d+ was on (\S+)$", re.MULTILINE)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_ENDS = {
+ENDS = {
     COMPLETED: "has ended",
     FAILED: "has failed",
     CANCELLED: "was cancelled",
     TIMEOUT: "has run out of time",
     NODE_FAIL: "was lost with its node",
 }
+"""The ends of jobs in words."""
 AT_ONCE = 1.0
 """Seconds of waiting below which a start counts as immediate."""
 
@@ -40,15 +43,14 @@ class Narrator:
     def __init__(self, begin: float, cores: int) -> None:
         self.begin, self.cores = begin, cores
         self.jobs: dict[int, Submission] = {}
-        self._heard = 0
+        self._heard: Counter[int] = Counter()
         self._submitted: dict[int, float] = {}
         self._started: dict[int, float] = {}
 
     def hear(self, entries: Sequence[dict[str, Any]]) -> list[str]:
-        """Return the lines for the new entries among all entries so far, in their order."""
-        new, self._heard = entries[self._heard :], len(entries)
+        """Return the lines for the new entries among all entries so far, in the order of time."""
         lines = []
-        for (number, what, cores), group in groupby(new, _kind):
+        for (number, what, cores), group in groupby(take_new(entries, self._heard), _kind):
             several = list(group)
             last = several[-1]
             if text := self._sentence(number, what, cores, several):
@@ -77,10 +79,24 @@ class Narrator:
             nodes = _and(sorted(entry["detail"]["node"] for entry in entries))
             has = f"all {cores} cores of {nodes} again" if cores == self.cores else f"{cores} cores of {nodes} now"
             return f"{name} has {has}"
-        if what in _ENDS:
+        if what in ENDS:
             took = f" after {at - self._started[number]:.1f} s" if number in self._started else ""
-            return f"{name} {_ENDS[what]}{took}{_why(detail)}"
+            return f"{name} {ENDS[what]}{took}{_why(detail)}"
         return "" if what in ("ordered", "limit", "ending") else f"{name}: {what}{_why(detail)}"
+
+
+def take_new(entries: Iterable[dict[str, Any]], heard: Counter[int]) -> list[dict[str, Any]]:
+    """Return the new entries in the order of time, and count them in `heard`, the number of those known by job.
+
+    Entries of a job are in their order, those of several jobs in any order.
+    """
+    new, count = [], Counter[int]()
+    for entry in entries:
+        count[entry["job"]] += 1
+        if count[entry["job"]] > heard[entry["job"]]:
+            new.append(entry)
+    heard.update(entry["job"] for entry in new)
+    return sorted(new, key=itemgetter("at"))
 
 
 def _kind(entry: dict[str, Any]) -> tuple[int, str, int | None]:
@@ -147,7 +163,8 @@ def judge(submission: Submission, job: Mapping[str, Any], output: str) -> list[s
 def chart(schedule: Schedule, names: Sequence[str], nodes: Sequence[str], width: int) -> list[str]:
     """Return a chart of jobs' cores over time: a line per core of each node, a letter per job, time to the right."""
     span = span_of(schedule)
-    margin = max(map(len, nodes)) + 2
+    sizes = {node.name: node.cores for node in schedule.shared} or dict.fromkeys(nodes, schedule.cores)
+    margin = max(map(len, sizes)) + 2
     columns = max(10, width - margin)
     seconds = max(1, -(-(span.end - span.begin) // columns))
     rows = [["."] * -(-(span.end - span.begin) // seconds) for _ in range(schedule.nodes * schedule.cores)]
@@ -155,9 +172,11 @@ def chart(schedule: Schedule, names: Sequence[str], nodes: Sequence[str], width:
         for row in rows[round(box.low * schedule.cores) : round(box.high * schedule.cores)]:
             low, high = ((at - span.begin) // seconds for at in (box.begin, box.end))
             row[low : max(high, low + 1)] = _LETTERS[box.job % 26] * max(high - low, 1)
-    lines = [
-        f"{nodes[number // schedule.cores] if number % schedule.cores == 0 else '':<{margin}}{''.join(row)}"
-        for number, row in enumerate(rows)
-    ]
-    legend = "  ".join(f"{_LETTERS[number % 26]} {name}" for number, name in enumerate(names))
-    return [*lines, f"{'':<{margin}}{legend}", f"{'':<{margin}}a column is {seconds} s, a line a core, a dot idle"]
+    heads = [name if core == 0 else "" for name, cores in sizes.items() for core in range(cores)]
+    lines = [f"{head:<{margin}}{''.join(row)}" for head, row in zip(heads, rows, strict=True)]
+    legend = "  ".join(f"{_LETTERS[number % 26]}\xa0{name}" for number, name in enumerate(names))
+    words = [line.replace("\xa0", " ") for line in wrap(legend, columns)]
+    return [*lines, *(f"{'':<{margin}}{text}" for text in [*words, _SCALE.format(seconds)])]
+
+
+_SCALE = "a column is {} s, a line a core, a dot idle"

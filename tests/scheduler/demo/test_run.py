@@ -71,6 +71,17 @@ def test_what_happens_is_told_once() -> None:
     assert teller.hear(ENTRIES) == []
 
 
+def test_entries_may_come_job_by_job() -> None:
+    """As a scheduler gives them: what is new is between older entries, and told in the order of time."""
+    teller = story.Narrator(1000.0, 4)
+    teller.jobs |= {1: LONG, 2: SHORT}
+    by_job = sorted(ENTRIES, key=lambda one: one["job"])
+
+    early = teller.hear([one for one in by_job if one["at"] <= 1003.2])
+    late = teller.hear(by_job)
+    assert "\n".join([*early, *late]) == LINES
+
+
 def test_how_far_ranks_have_come_is_that_of_the_last_one() -> None:
     """A job of which a rank is not there any more has come to its end."""
     before = {(1, "n1", 7): 10, (1, "n2", 7): 8, (2, "n1", 9): 5}
