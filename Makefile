@@ -11,7 +11,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-slurm bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-mixed demo-slurm bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -124,6 +124,9 @@ demo-slurm: $(READY) ## watch jobs of a real Slurm share four nodes on this mach
 
 demo-cluster: $(READY) ## watch a cluster of four nodes on this machine; takes root's rights
 	$(VENV)/bin/drom demo-cluster
+
+demo-mixed: $(READY) ## watch jobs get cores, memory and GPUs of unlike nodes on this machine
+	$(VENV)/bin/drom demo-mixed
 
 bench: kernel ## measure the costs
 	$(VENV)/bin/drom bench

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstrations of a cluster, `drom demo-cluster` and `drom demo-slurm`."""
+"""The demonstrations of a cluster, `drom demo-cluster`, `drom demo-mixed` and `drom demo-slurm`."""

@@ -77,7 +77,7 @@ def account_of(history: dict[str, Any], title: str, out: Path, paper: Console) -
         paper.write(f"{line}\n")
     picture = out.with_suffix(".png")
     try:
-        plots.write(plots.gantt_figure(account.schedule, title), picture)
+        plots.write(plots.gantt_figure(account.schedule, title, labels=names), picture)
     except WorkloadError as error:
         paper.write(f"{error}\n")
     else:

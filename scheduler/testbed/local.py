@@ -23,7 +23,7 @@ from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.spec import SERVICE, Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 Process = subprocess.Popen[bytes]
@@ -83,30 +83,37 @@ def await_condition(predicate: Callable[[], bool], processes: Sequence[Process] 
 
 
 @contextlib.contextmanager
-def scheduler(home: Path, *options: str) -> Iterator[Client]:
+def scheduler(home: Path, *options: str, **variables: str) -> Iterator[Client]:
     """Run a scheduler with its state in the new folder `home` and yield a connection to it."""
     home.mkdir()
     words = ["scheduler", "--state", str(home), *options]
-    with _process(home / "scheduler.log", *words) as process, contextlib.closing(Client(home)) as found:
+    with _process(home / "scheduler.log", *words, **variables) as process, contextlib.closing(Client(home)) as found:
         await_condition(found.is_served, [process])
         yield found
 
 
 @contextlib.contextmanager
 def agents(home: Path, count: int, options: Sequence[str]) -> Iterator[list[Process]]:
-    """Run the agents of the nodes n0, n1, ..., with these options, for the scheduler with its state in `home`.
+    """Run the agents of the nodes n0, n1, ..., with these options, for the scheduler with its state in `home`."""
+    with unlike_agents(home, {f"n{number}": options for number in range(count)}) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def unlike_agents(home: Path, nodes: Mapping[str, Sequence[str]]) -> Iterator[list[Process]]:
+    """Run the agents of nodes with these names and options, for the scheduler with its state in `home`.
 
     Agents with emulated cores lock no cores of this machine.
     """
     claimed = home / "claims"
     claimed.mkdir()
-    about = {cpu_locks.VARIABLE: str(claimed)} if "--emulate" in options else {}
     started: list[Process] = []
     with contextlib.ExitStack() as stack:
-        for number in range(count):
+        for name, options in nodes.items():
+            about = {cpu_locks.VARIABLE: str(claimed)} if "--emulate" in options else {}
             words = [*options, "--scheduler", f"ipc://{home}/agents"]
-            words += ["--runtime-dir", str(home / f"n{number}"), "--node", f"n{number}"]
-            started.append(stack.enter_context(_process(home / f"n{number}.log", "agent", *words, **about)))
+            words += ["--runtime-dir", str(home / name), "--node", name]
+            started.append(stack.enter_context(_process(home / f"{name}.log", "agent", *words, **about)))
         try:
             yield started
         finally:

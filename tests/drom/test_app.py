@@ -36,6 +36,7 @@ COMMANDS = (
     "doctor",
     "demo",
     "demo-cluster",
+    "demo-mixed",
     "bench",
 )
 ORDERS = (
