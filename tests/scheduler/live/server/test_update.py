@@ -183,6 +183,6 @@ def test_a_user_has_no_more_bytes_by_changing_jobs_that_share_their_script() -> 
     size = size_of(Spec(command=("true",), folder="/", hold=True, environment=large))
     with scheduler(settings=Settings(max_bytes=size + 10 * ROW)) as server:
         first, second = submit(server, 2, OTHER, environment=large)
-        assert refusal(server, first, time=60).startswith("393 KiB are kept for the jobs of user nobody, and with ")
+        assert refusal(server, first, time=60).startswith("393.1 KiB are kept for the jobs of user nobody, and with ")
         server._answer({"order": "cancel", "job": second}, OTHER)
         update(server, first, time=60)
