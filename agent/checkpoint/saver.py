@@ -169,14 +169,14 @@ class Saver:
                 self._settle_restore(entry)
 
     def _settle_save(self, entry: Entry, *, ended: bool) -> None:
-        """Remove an image that is not whole, or whose job runs. `ended` says that CRIU has ended the processes."""
+        """Remove an incomplete image, or that of a job that still runs. `ended`: CRIU has ended the processes."""
         if entry.state == NEW or not (ended or _has_ended(entry.image)):
             entry.remove()
         elif not ended:
             self._clean(entry, entry.image.boot, entry.image.start_time)
 
     def _settle_restore(self, entry: Entry) -> None:
-        """Give back an image whose job was not resumed."""
+        """Make the image of a job that was not resumed available again."""
         self._clean(entry, *_begun(entry))
         for name in _OF_RESTORE:
             (entry.path / name).unlink(missing_ok=True)

@@ -234,7 +234,7 @@ class ImageStore:
         raise CheckpointError(msg)
 
     def take_unlocked(self) -> Iterator[Entry]:
-        """Yield all images that nobody works on, locked until the next one."""
+        """Yield each image that is not locked; it is locked until the next one is yielded."""
         for entry in self.entries():
             lock = _try_lock(entry.path)
             if lock is not None:

@@ -73,7 +73,7 @@ class SlurmComments:
         """Jobs that have ended, or do not write."""
 
     def due(self, now: float) -> Iterator[str]:
-        """Yield the jobs whose cores are not as they were written, or whose words are to be looked for."""
+        """Yield the jobs with other cores than their comments have, and those with comments to be checked."""
         self._over = (self._over & self._use.total.keys()) - self._use.present.keys()
         for name in {**self._use.present, **self._use.total}:
             if name in self._over:

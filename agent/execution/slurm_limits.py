@@ -47,7 +47,7 @@ class SlurmLimits:
         self._limits: dict[str, _Limit] = {}
 
     def due(self, now: float) -> Iterator[str]:
-        """Yield the jobs whose limits do not cover what they have lost."""
+        """Yield the jobs with limits that do not cover what they have lost."""
         for name, total in self._use.total.items():
             limit = self._limits.setdefault(name, _Limit())
             if total.lost - SPARE > 60 * limit.given and now >= limit.retry_at:

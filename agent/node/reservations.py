@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Reservations:
-    """The part of a node that schedulers control: their jobs in `plan`, whose tasks have their grants in `grants`."""
+    """The part of a node that schedulers control: jobs in `plan`, and the grants of their tasks in `grants`."""
 
     def __init__(self, plan: Plan, grants: Grants) -> None:
         self.plan = plan

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share the cores of a node among its jobs after an event: who gives up cores, and who gets those that are free."""
+"""Share the cores of a node among its jobs after an event: which give up cores, and which get the free ones."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class AgentProcess:
 
 
 def command_of(*words: str) -> list[str]:
-    """Return the command line of ``drom`` with these words, whose process ends with the thread that starts it."""
+    """Return a command line for ``drom`` with these words; its process ends with the thread that starts it."""
     return [*WITH_US, *python_command.drom(*words)]
 
 

@@ -261,7 +261,7 @@ class _Site:
 
 
 def _opened(pipe: Path) -> int | None:
-    """Return a descriptor of a pipe, None while nobody reads it."""
+    """Return a descriptor for writing to a pipe, None while no process has it open for reading."""
     try:
         return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

@@ -25,7 +25,7 @@ class LivePlanner:
     """Plans by constraint programming or a rule, as the parameters of policy `cp` say; remembers its last plan."""
 
     def __init__(self, options: Mapping[str, float], seconds: float) -> None:
-        """Create a planner whose solver stops after so many `seconds`, if not before by its deterministic budget."""
+        """Create a planner; its solver stops by its deterministic budget, and after `seconds` at the latest."""
         self._budget = Budget(options["work"], seconds)
         self._window, self._most = int(options["window"]), int(options["most"])
         self._last: dict[int, int] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect the configuration of a Slurm that runs, or of one whose files are given."""
+"""Collect the configuration of a running Slurm, or the one in given files."""
 
 from __future__ import annotations
 

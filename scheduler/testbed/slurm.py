@@ -279,7 +279,7 @@ class SlurmCluster:
 
 
 def write_job_submit(folder: Path, *, gated: str = "") -> None:
-    """Write the checkout's job_submit.lua to a folder, with the partition, if any, whose jobs wait at the gate."""
+    """Write the checkout's job_submit.lua to a folder, for the partition, if any, with jobs that wait at the gate."""
     text = (_CONTRIB / "job_submit.lua").read_text(encoding="utf-8")
     if gated:
         text = text.replace("local gated = {}", f"local gated = {{ {gated} = true }}", 1)

@@ -171,7 +171,7 @@ class Executions:
             self.end(job, TIMEOUT, now)
 
     def extend(self, job: Job, time: int, now: float) -> None:
-        """Let a job on nodes have `time` seconds; what its limit grew by when it shrank stays.
+        """Set the limit of a job on nodes to `time` seconds; what its limit grew by when it shrank stays.
 
         Raises SchedulerError if its limit would be over.
         """

@@ -130,7 +130,7 @@ class JobQueue:
         self.turns.place(job)
 
     def has_left(self, job: Job) -> None:
-        """Let other jobs of a job's user and array run in its place."""
+        """No longer count a job among those of its user and array that run, so that others may run."""
         self.throttles.leave(job)
         self.turns.leave(job)
 
@@ -179,7 +179,7 @@ class JobQueue:
         self._follow(now)
 
     def follow(self, now: float) -> None:
-        """Begin a turn: update jobs that wait for others, and submit those whose users may run more."""
+        """Begin a turn: update jobs that wait for others, and submit those of users who may run more."""
         self._steps = STEPS
         self._follow(now)
         if self._state.controller:

@@ -68,7 +68,7 @@ class Membership:
         return node
 
     def _open(self, node: Node, now: float) -> None:
-        """Tell the policy what a node has. With the first node scheduling begins; all may have to be of its size."""
+        """Report to the policy what a node has. Scheduling begins with the first node; all may need its size."""
         state = self._state
         is_first = not state.controller
         state.controller = state.controller or driver_of(state.policy, node.cores, state.settings.gaps)

@@ -47,7 +47,7 @@ class PlannerProcess:
         return self._process.pid if self._process else 0
 
     def ask(self, snapshot: Snapshot) -> None:
-        """Have a snapshot planned, after those asked about before."""
+        """Send a snapshot to the planner, which plans those sent before first."""
         self._asked.put(snapshot)
 
     def take(self) -> list[tuple[Snapshot, PlannedStarts | None]]:

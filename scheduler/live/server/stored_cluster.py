@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster whose changes are stored in its queue before anything that follows from them is answered or sent.
+"""A cluster that stores its changes in the queue before it sends anything that follows from them.
 
 While the queue cannot be written nothing new starts: users' orders are refused, and agents' reports are not
 acknowledged, so that agents repeat them.
