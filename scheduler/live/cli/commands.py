@@ -26,16 +26,11 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli import scheduler as cli_scheduler
 from drom.scheduler.live.cli import tables
 from drom.scheduler.live.cli.history_options import HistoryOptions
+from drom.scheduler.live.cli.job_options import JobOptions
 from drom.scheduler.live.cli.scheduler_file import WithFile
 from drom.scheduler.live.cli.submit_script import INPUT, SCRIPT, Submission
 from drom.scheduler.live.cli.wait import await_all
-from drom.scheduler.live.cluster.job_filter import (
-    JobFilter,
-    parse_jobs,
-    parse_names,
-    parse_one_job,
-    parse_states,
-)
+from drom.scheduler.live.cluster.job_filter import JobFilter, parse_jobs, parse_one_job
 from drom.scheduler.live.cluster.node_lists import parse_nodes
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, all_pages
 from drom.scheduler.live.cluster.spec import (
@@ -398,27 +393,12 @@ def _picture(text: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueOptions:
+class QueueOptions(JobOptions):
     """The options of `drom queue`."""
 
     every: bool = typer.Option(False, "--all", help="Also list the last jobs that have ended.")
     last: int | None = typer.Option(
         None, min=1, max=100_000, help="How many of the last jobs: with --all, default 100; in a report, default all."
-    )
-    users: Sequence[str] | None = typer.Option(
-        None, "--user", "-u", metavar="NAME,...", help="Only jobs of these users.", parser=reader(parse_names)
-    )
-    mine: bool = typer.Option(False, "--me", help="Only one's own jobs.")
-    states: Sequence[str] | None = typer.Option(
-        None,
-        "--state",
-        "-t",
-        metavar="STATE,...",
-        help="Only jobs in these states, such as pending,failed.",
-        parser=reader(parse_states),
-    )
-    names: Sequence[str] | None = typer.Option(
-        None, "--name", "-n", metavar="NAME,...", help="Only jobs with these names.", parser=reader(parse_names)
     )
     limit: int | None = typer.Option(
         None,
@@ -444,8 +424,7 @@ class QueueOptions:
 @with_options(QueueOptions)
 def queue(scheduler: Where, options: QueueOptions) -> None:
     """List the waiting and running jobs: their nodes, times, and reasons for waiting."""
-    ours = (_our_name(),) if options.mine else ()
-    choice = JobFilter((*(options.users or ()), *ours), options.states or (), options.names or ())
+    choice = options.job_filter
     every = options.every or choice.over
     files = bool(options.gantt or options.out or options.html)
     if files and (options.watch or options.json or any(choice)):
@@ -489,12 +468,6 @@ def job_history(scheduler: Where, options: HistoryOptions) -> None:
 FIRST = 1000
 """The number of jobs that are listed by default."""
 _FILES = "--gantt, --html and --out show all jobs that have run: omit --watch, --json and the options that select jobs."
-
-
-def _our_name() -> str:
-    from drom.agent.system.users import user_name
-
-    return user_name(os.geteuid())
 
 
 def _queue(where: str, choice: JobFilter, **fields: object) -> dict[str, Any]:
@@ -553,30 +526,14 @@ Jobs = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class SelectOptions:
+class SelectOptions(JobOptions):
     """The options by which an order chooses jobs."""
 
-    users: Sequence[str] | None = typer.Option(
-        None, "--user", "-u", metavar="NAME,...", help="Only jobs of these users.", parser=reader(parse_names)
-    )
-    mine: bool = typer.Option(False, "--me", help="Only one's own jobs.")
-    states: Sequence[str] | None = typer.Option(
-        None,
-        "--state",
-        "-t",
-        metavar="STATE,...",
-        help="Only jobs in these states: pending, starting, running, ending.",
-        parser=reader(parse_states),
-    )
-    names: Sequence[str] | None = typer.Option(
-        None, "--name", "-n", metavar="NAME,...", help="Only jobs with these names.", parser=reader(parse_names)
-    )
     json: AsJson = False
 
     def order(self, jobs: list[str] | None) -> dict[str, Any]:
         """Return the fields of an order for the chosen jobs. Raises BadParameter if nothing is chosen."""
-        ours = (_our_name(),) if self.mine else ()
-        choice = JobFilter((*(self.users or ()), *ours), self.states or (), self.names or ())
+        choice = self.job_filter
         if not jobs and not any(choice):
             raise typer.BadParameter(
                 "no job is chosen: name some, or use --me, --user, --state or --name.", param_hint="'JOB'"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from typing import Any
 import typer
 from drom.agent.cli import output
 from drom.agent.cli.parameters import AsJson, reader
-from drom.agent.system.users import user_name
 from drom.scheduler.live.cli import history, tables
-from drom.scheduler.live.cluster.job_filter import parse_names, parse_states
+from drom.scheduler.live.cli.job_options import JobOptions
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
 from drom.scheduler.live.cluster.spec import MOST_JOBS
 
@@ -27,8 +25,8 @@ def _moment(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryOptions:
-    """The options of `drom history`."""
+class HistoryOptions(JobOptions):
+    """The options of `drom history`; without `--state` it lists jobs that are over."""
 
     since: float | None = typer.Option(
         None,
@@ -38,21 +36,6 @@ class HistoryOptions:
     )
     until: float | None = typer.Option(
         None, metavar="TIME", help="Only jobs that ended before this.", parser=reader(_moment)
-    )
-    users: Sequence[str] | None = typer.Option(
-        None, "--user", "-u", metavar="NAME,...", help="Only jobs of these users.", parser=reader(parse_names)
-    )
-    mine: bool = typer.Option(False, "--me", help="Only one's own jobs.")
-    states: Sequence[str] | None = typer.Option(
-        None,
-        "--state",
-        "-t",
-        metavar="STATE,...",
-        help="Only jobs in these states, such as failed,running; default: all that are over.",
-        parser=reader(parse_states),
-    )
-    names: Sequence[str] | None = typer.Option(
-        None, "--name", "-n", metavar="NAME,...", help="Only jobs with these names.", parser=reader(parse_names)
     )
     limit: int | None = typer.Option(
         None, metavar="N", min=1, max=MOST_JOBS - 1, help="The newest N jobs; default: 1000 in a table, otherwise all."
@@ -74,13 +57,13 @@ class HistoryOptions:
         """What chooses jobs, as the scheduler is asked."""
         from drom.scheduler.live.cluster.jobs import FINAL
 
-        users = [*(self.users or ()), *((user_name(os.geteuid()),) if self.mine else ())]
+        chosen = self.job_filter
         fields = {
             "since": self.since,
             "until": self.until,
-            "users": users,
-            "states": sorted(self.states or FINAL),
-            "names": list(self.names or ()),
+            "users": list(chosen.users),
+            "states": sorted(chosen.states or FINAL),
+            "names": list(chosen.names),
         }
         return {name: value for name, value in fields.items() if value}
 

@@ -19,7 +19,7 @@ from drom.agent.errors import ControlError, RefusedError
 from drom.agent.observe.log import Log
 from drom.scheduler.analysis.results import load_schedule
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cli import commands, scheduler, tables
+from drom.scheduler.live.cli import commands, job_options, scheduler, tables
 from drom.scheduler.live.cli.wait import exit_status
 from drom.scheduler.live.cluster.spec import LARGEST, Dependency
 
@@ -603,7 +603,7 @@ def test_jobs_of_a_queue_are_chosen(
     """For people and scripts; who names a state that jobs end in wants those that are over."""
     value = {"time": 0.0, "jobs": ROWS}
     asked = answering(monkeypatch, {"queue": [value, value]})
-    monkeypatch.setattr(commands, "_our_name", lambda: "ann")
+    monkeypatch.setattr(job_options, "user_name", lambda _uid: "ann")
     drom("queue", "--json", *words)
     assert [one["job"] for one in json.loads(capsys.readouterr().out)["jobs"]] == numbers
     drom("queue", *words)
