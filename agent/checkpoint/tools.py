@@ -144,15 +144,7 @@ def within(seconds: float) -> Limit:
 
 def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
     """Write the scripts below `folder` and return them. Raises `CheckpointError` if CRIU is missing or too old."""
-    path = _program(criu)
-    if not path:
-        msg = "CRIU is not installed: install CRIU 4.1 or newer, or save jobs by their own checkpoints."
-        raise CheckpointError(msg)
-    found = subprocess.run((path, "--version"), capture_output=True, text=True, timeout=10, check=False).stdout
-    version = parse_version(found)
-    if version < OLDEST:
-        msg = f"{path} is CRIU {'.'.join(map(str, version))}: install CRIU 4.1 or newer."
-        raise CheckpointError(msg)
+    path = find_criu(criu)
     tools = Tools(folder.absolute(), _program(runc))
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -163,6 +155,20 @@ def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
         msg = f"cannot write below {folder}: {error.strerror}."
         raise CheckpointError(msg) from error
     return tools
+
+
+def find_criu(name: str = "criu") -> str:
+    """Return the path of CRIU. Raises `CheckpointError` if it is missing or too old."""
+    path = _program(name)
+    if not path:
+        msg = "CRIU is not installed: install CRIU 4.1 or newer, or save jobs by their own checkpoints."
+        raise CheckpointError(msg)
+    found = subprocess.run((path, "--version"), capture_output=True, text=True, timeout=10, check=False).stdout
+    version = parse_version(found)
+    if version < OLDEST:
+        msg = f"{path} is CRIU {'.'.join(map(str, version))}: install CRIU 4.1 or newer."
+        raise CheckpointError(msg)
+    return path
 
 
 def _program(name: str) -> str:

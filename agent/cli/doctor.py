@@ -111,6 +111,7 @@ def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
         yield doctor_checks.events_file(options.events_path, uid)
     if options.scheduler is not None:
         yield doctor_checks.spool(options.spool_path, uid)
+        yield doctor_checks.fillers(Path("/proc"), uid)
     if options.metrics is not None:
         host, port = addresses.metrics_address(options.metrics)
         bind = partial(doctor_checks.bind_tcp, host, port)

@@ -12,11 +12,15 @@ import mmap
 import os
 import platform
 import re
+import shutil
 import socket
+import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
+from drom.agent.checkpoint import tools
+from drom.agent.checkpoint.images import CheckpointError
 from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
 from drom.agent.ipc.cpu_locks import lock_holders, runtime_dir_of
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 CAPABILITIES = {19: "CAP_SYS_PTRACE", 23: "CAP_SYS_NICE"}
 """Bits of capabilities(7) that permit an agent to inspect, and bind, programs of other users."""
+_CAP_SYS_RESOURCE = 24
 ACTORS = {
     "numad": "it moves programs between NUMA nodes: stop it on this node",
     "tuned": "its profiles may set affinity: check that the active one does not",
@@ -62,8 +67,7 @@ class Finding:
 
 def capabilities(proc: Path, uid: int) -> Finding:
     """Check whether this process may inspect and bind programs of other users."""
-    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", _text(proc / "self/status"), re.MULTILINE)
-    held = int(match[1], 16) if match else 0
+    held = _effective(proc)
     missing = [name for bit, name in CAPABILITIES.items() if not held >> bit & 1]
     if not missing:
         return Finding("capabilities", "ok", "An agent started here may bind programs of every user.")
@@ -256,6 +260,25 @@ def spool(path: Path, uid: int) -> Finding:
     return Finding("spool", "ok", f"The data on jobs can be kept in {path}.")
 
 
+def fillers(proc: Path, uid: int) -> Finding:
+    """Check in which ways an agent of user `uid` can save fillers."""
+    alone = "Fillers are saved only by their programs' own checkpoints"
+    if uid != 0:
+        return Finding("fillers", "ok", f"{alone}: to save them in containers takes root.")
+    try:
+        criu = tools.find_criu()
+    except CheckpointError as error:
+        return Finding("fillers", "ok", f"{alone}: {error}")
+    if not shutil.which("runc"):
+        return Finding("fillers", "ok", f"{alone}: install runc to save them in containers.")
+    if subprocess.run((criu, "check"), capture_output=True, timeout=60, check=False).returncode:
+        return Finding("fillers", "warn", f"{alone}: '{criu} check' says what this kernel lacks.")
+    if not _effective(proc) >> _CAP_SYS_RESOURCE & 1:
+        text = "Only root's fillers are saved in containers: CRIU needs CAP_SYS_RESOURCE for those of other users."
+        return Finding("fillers", "warn", text)
+    return Finding("fillers", "ok", "Fillers are saved in containers, or by their programs' own checkpoints.")
+
+
 def bind_tcp(host: str, port: int) -> None:
     """Bind a TCP address for a moment. Raises OSError."""
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -372,6 +395,12 @@ def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:
             "agent", "warn", f"The agent in {where} only observes: start it without --observe to change masks."
         )
     return Finding("agent", "ok", f"An agent manages this node in {where}.")
+
+
+def _effective(proc: Path) -> int:
+    """Return the effective capabilities of this process."""
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", _text(proc / "self/status"), re.MULTILINE)
+    return int(match[1], 16) if match else 0
 
 
 def _nearest(path: Path) -> Path:

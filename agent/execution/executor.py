@@ -77,7 +77,8 @@ class JobExecutor(NoScheduler):
         self._boot = proc.boot_id().hex()
         self._spool = spool.Spool(membership.spool)
         self._supervisor = StepSupervisor(host, self._place, self._boot, self)
-        self._fillers = Fillers(host, host.log, self._place, membership.images)
+        address, images = membership.address, membership.images
+        self._fillers = Fillers(host, host.log, self._place, images, scheduler=address, tell=self._log_reason)
         self._link: SchedulerConnection | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []

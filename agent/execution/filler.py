@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 from drom.agent.checkpoint import bundle, containers
 from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.containers import Containers
-from drom.agent.checkpoint.images import CONTAINER, CheckpointError, Image, Quota
+from drom.agent.checkpoint.images import CONTAINER, WHOLE, CheckpointError, Image, Quota
 from drom.agent.checkpoint.processes import descendants
 from drom.agent.checkpoint.saver import RESTORE_SECONDS, Saver, restored_pid
 from drom.agent.checkpoint.store import TOOLS, ImageStore
@@ -40,6 +40,7 @@ from drom.agent.checkpoint.tools import Limit, Tools
 from drom.agent.enforcement import affinity
 from drom.agent.execution import launch
 from drom.agent.execution.launch import LaunchSite
+from drom.agent.execution.protocol import as_json
 from drom.agent.execution.spool import Folder
 from drom.agent.system import proc
 from drom.agent.system.files import read_plain
@@ -47,12 +48,13 @@ from drom.agent.system.paths import RUN
 from drom.agent.system.process_title import set_title
 
 from dromlib.cpulist import mask_of
+from dromlib.errors import DromError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from drom.agent.checkpoint.store import Entry
-    from drom.agent.execution.protocol import Start
+    from drom.agent.execution.protocol import Source, Start
 
 T = TypeVar("T")
 
@@ -64,6 +66,8 @@ LONGEST = 1 << 16
 """Most bytes of an order or a report."""
 PATIENCE = 60.0
 """Seconds to wait for a CRIU that carries on although what started it was killed."""
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG: a process ends with the one that started it."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: the processes of a container become children of this one."""
 _LIMITS = (
@@ -182,6 +186,8 @@ class Filler:
                 return self._containers.start(start.job, self._program())
             if not self._order():
                 limit = Limit(time.monotonic() + RESTORE_SECONDS, self._alarm)
+                if start.source and not self._store.find(start.job, start.image):
+                    self._fetch(start.source, limit)
                 self._image = self._saver.resume(start.job, start.image, limit)
                 return restored_pid(self._image)
         except _NotStartedError as error:
@@ -190,6 +196,12 @@ class Filler:
             if not self._order():  # which has ended the restore otherwise
                 self._tell(Report(fault="image" if start.image else "node", reason=str(error)))
         return None
+
+    def _fetch(self, source: Source, limit: Limit) -> None:
+        from drom.agent.checkpoint import network  # takes a while
+
+        wanted = (self._start.job, self._start.image, self._start.uid)
+        network.fetch(self._store, wanted, network.Place(**as_json(source)), limit)
 
     def _keep(self, pid: int) -> int:
         mask = mask_of(os.sched_getaffinity(0))
@@ -371,5 +383,26 @@ def settle(words: Sequence[str]) -> None:
     saver.tidy()
 
 
+def offer(words: Sequence[str]) -> None:
+    """Serve the image of a job, with the number of the save, at a site, to a node in the network of a scheduler.
+
+    Print the place as JSON, or a reason. This process ends with its agent.
+    """
+    from drom.agent.checkpoint import network
+
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    job, generation = int(words[0]), int(words[1])
+    set_title("drom-filler", "offer", f"{job}.{generation}")
+    store = Site(**json.loads(words[2])).open()
+    try:
+        store.take(job, generation, WHOLE, WHOLE).release()
+        server = network.Server(network.address_towards(words[3]))
+        os.write(sys.stdout.fileno(), json.dumps({"source": asdict(server.place)}).encode())
+        server.serve(store, job, generation)
+        server.close()
+    except (OSError, DromError) as error:
+        os.write(sys.stdout.fileno(), json.dumps({"reason": str(error)}).encode())
+
+
 if __name__ == "__main__":
-    {"keep": keep, "settle": settle}[sys.argv[1]](sys.argv[2:])
+    {"keep": keep, "settle": settle, "offer": offer}[sys.argv[1]](sys.argv[2:])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from drom.agent.checkpoint.images import REMOVED, WHOLE, CheckpointError, Quota
 from drom.agent.checkpoint.store import TOOLS, ImageStore
 from drom.agent.execution import filler, launch
 from drom.agent.execution.filler import ALARM, REPORT, RUNNING, SAVE, Order, Report, Site
-from drom.agent.execution.protocol import CONTAINER, PROGRAM, Discard, Kept
+from drom.agent.execution.protocol import CONTAINER, PROGRAM, Kept, Offer, Offered, Source, from_json
 from drom.agent.system import proc, python_command
 from drom.agent.system.cpu_type import cpu_type
 
@@ -33,13 +34,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from drom.agent.execution.launch import LaunchSite
-    from drom.agent.execution.protocol import Offer, Save, Start
+    from drom.agent.execution.protocol import Discard, FromAgent, Save, Start
     from drom.agent.execution.supervisor import Attempt
     from drom.agent.observe.log import Log
     from drom.agent.system.loop import Loop
 
 TIDY = 300.0
 """Seconds between two searches for images that a killed drom-filler has left."""
+MOST_OFFERS = 16
+"""Most images that are served at once."""
 _MODULE = filler.__name__
 
 
@@ -52,9 +55,24 @@ class ImageFolder:
 
 
 class Fillers:
-    """The fillers of a node, whose images are in `images`. `loop` shows the ends of processes that are started."""
+    """The fillers of a node, whose images are in `images`. `loop` shows the ends of processes that are started.
 
-    def __init__(self, loop: Loop, log: Log, place: LaunchSite, images: ImageFolder | None) -> None:
+    Answers to the scheduler, which has the address `scheduler`, go to `tell`.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        log: Log,
+        place: LaunchSite,
+        images: ImageFolder | None,
+        *,
+        scheduler: str,
+        tell: Callable[[FromAgent], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._tell = tell
+        self._offers: dict[int, subprocess.Popen[bytes]] = {}
         self._loop = loop
         self._log = log
         self._place = place
@@ -112,7 +130,7 @@ class Fillers:
         """Leave the store to the next agent, and remove it if it is empty and no filler `remains`."""
         for pidfd, child in list(self._children.items()):
             self._forget(pidfd)
-            if not remains:
+            if not remains or child in self._offers.values():
                 child.kill()
                 child.wait()
         if self._store:
@@ -132,6 +150,7 @@ class Fillers:
                 "image" if start.image else "job",
                 f"{node} cannot save fillers in containers: see drom doctor there.",
             )
+        self._withdraw(start.job)
         if start.image and not start.source and not self._store.find(start.job, start.image):
             return "image", f"{node} has no image {start.image} of job {start.job}."
         return None
@@ -258,23 +277,55 @@ class Fillers:
     # --- images -----------------------------------------------------------------------------------------------------
 
     def receive(self, message: Discard | Offer) -> None:
-        """Carry out an order for an image: remove it, if it is here and not in use."""
-        if self._store and isinstance(message, Discard):
+        """Carry out an order for an image: remove it, if it is here and not in use, or serve it to another node."""
+        self._withdraw(message.job)
+        if isinstance(message, Offer):
+            self._offer(message.job, message.generation)
+        elif self._store:
             with contextlib.suppress(CheckpointError):
                 self._store.take(message.job, message.generation, WHOLE, REMOVED).release()
                 self._tidy_at = 0.0
+
+    def _offer(self, job: int, generation: int) -> None:
+        if not self._store or len(self._offers) >= MOST_OFFERS:
+            reason = (
+                f"{self._place.node} has no images." if not self._store else f"{MOST_OFFERS} images are being sent."
+            )
+            self._tell(Offered(job, generation, None, reason))
+            return
+        words = (str(job), str(generation), json.dumps(asdict(self._site)), self._scheduler)
+        answer, output = os.pipe2(os.O_CLOEXEC)
+        child = self._offers[job] = self._spawn(lambda: None, "offer", *words, output=output)
+        os.close(output)
+
+        def answered() -> None:
+            self._loop.unwatch(answer)
+            text = os.read(answer, select.PIPE_BUF)
+            os.close(answer)
+            if text or child.poll() != -signal.SIGKILL:  # of a child that was to end
+                self._tell(_offered(job, generation, text))
+
+        self._loop.watch(answer, answered)
+
+    def _withdraw(self, job: int) -> None:
+        """Stop serving the image of a job."""
+        if child := self._offers.pop(job, None):
+            child.kill()
+            child.wait()
 
     # --- children ---------------------------------------------------------------------------------------------------
 
     def _settle(self, job: int, done: Callable[[], None]) -> None:
         self._spawn(done, "settle", str(job), json.dumps(asdict(self._site)))
 
-    def _spawn(self, done: Callable[[], None], *words: str) -> None:
-        """Run a drom-filler, which waits for nothing, and call `done` at its end."""
+    def _spawn(
+        self, done: Callable[[], None], *words: str, output: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        """Run a drom-filler, and call `done` at its end."""
         child = subprocess.Popen(
             python_command.module(_MODULE, *words),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=output,
             stderr=subprocess.DEVNULL,
             env={"PATH": launch.USUAL_PATH},
             cwd="/",
@@ -285,11 +336,23 @@ class Fillers:
         def ended() -> None:
             self._forget(pidfd)
             child.wait()
+            self._offers = {job: one for job, one in self._offers.items() if one is not child}
             done()
 
         self._loop.watch(pidfd, ended)
+        return child
 
     def _forget(self, pidfd: int) -> None:
         del self._children[pidfd]
         self._loop.unwatch(pidfd)
         os.close(pidfd)
+
+
+def _offered(job: int, generation: int, text: bytes) -> Offered:
+    """Return the answer to an offer, from what its process has printed."""
+    try:
+        found = json.loads(text)
+        source = from_json(Source, found["source"]) if "source" in found else None
+        return Offered(job, generation, source, found.get("reason", ""))
+    except (ValueError, TypeError, KeyError):
+        return Offered(job, generation, None, "the process that was to send the image has ended.")

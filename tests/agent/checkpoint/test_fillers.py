@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
-from contextlib import ExitStack
+import socket
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +23,14 @@ from drom.agent.execution.protocol import (
     Hello,
     Kept,
     NotSaved,
+    Offer,
+    Offered,
     Refused,
     Resize,
     Resized,
     Save,
     Signal,
+    Source,
     Started,
 )
 from drom.agent.system import proc
@@ -91,6 +96,13 @@ class Cluster:
         ended = self.scheduler.hear(Ended, job=job, attempt=attempt)
         self.scheduler.say(node, Forget(job, attempt))
         return ended
+
+    def offer(self, node: str) -> Source:
+        """Have the first image served, and return where it is to be had."""
+        self.scheduler.say(node, Offer(7, 1))
+        source = self.scheduler.hear(Offered, job=7, generation=1).source
+        assert source is not None
+        return source
 
 
 @pytest.fixture
@@ -370,6 +382,78 @@ def test_two_agents_have_the_same_job(cluster: Cluster, counting: Counting, tmp_
     cluster.end("n2")
 
     assert (cluster.images("n1"), cluster.images("n2")) == (["7.1"], [])
+
+
+def moved(cluster: Cluster, counting: Counting) -> Source:
+    """Start the agents of two nodes, save a filler on the first one, and return where its image can be fetched."""
+    cluster.open("n1")
+    cluster.open("n2")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.save("n1", 1)
+    return cluster.offer("n1")
+
+
+def test_a_filler_goes_on_on_another_node(cluster: Cluster, counting: Counting) -> None:
+    """The image travels once, and stays on the first node until it is discarded there."""
+    source = moved(cluster, counting)
+    cluster.start("n2", counting.command, attempt=2, image=1, source=source)
+    counting.advances()
+
+    assert (cluster.images("n1"), cluster.images("n2")) == (["7.1"], ["7.1.restored"])
+    assert counting.counted_once()
+    cluster.scheduler.say("n1", Discard(7, 1))
+    await_true(lambda: not cluster.images("n1"), "the image stays")
+    assert cluster.save("n2", 2, attempt=2).saved == 2
+    assert cluster.images("n2") == ["7.2"]
+
+
+def test_an_image_is_offered_again(cluster: Cluster, counting: Counting) -> None:
+    """A later offer replaces an earlier one, whose port is closed; a start on the same node needs none."""
+    first = moved(cluster, counting)
+    second = cluster.offer("n1")
+
+    assert first.port != second.port or first.key != second.key
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((first.host, first.port)).close()
+    cluster.start("n1", counting.command, attempt=2, image=1)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((second.host, second.port)).close()
+    cluster.scheduler.say("n1", Offer(7, 1))
+    assert "was restored, moved or removed" in cluster.scheduler.hear(Offered, source=None).reason
+    cluster.scheduler.say("n1", Offer(7, 2))
+    assert cluster.scheduler.hear(Offered, source=None, generation=2).reason.startswith("job 7 has no image 2 here")
+    cluster.end("n1", attempt=2)
+
+
+def test_an_image_that_cannot_be_fetched_is_refused(cluster: Cluster, counting: Counting) -> None:
+    """The image stays where it is, and can be fetched with the right key."""
+    source = moved(cluster, counting)
+    wrong = dataclasses.replace(source, key="short")
+    cluster.scheduler.say("n2", start(7, "true", attempt=2, image=1, saving=CONTAINER, source=wrong))
+    refused = cluster.scheduler.hear(Refused, job=7)
+    cluster.scheduler.say("n2", Forget(7, 2))
+
+    assert refused.fault == "image"
+    assert cluster.images("n2") == []
+    cluster.start("n2", counting.command, attempt=3, image=1, source=source)
+    cluster.end("n2", attempt=3)
+    assert cluster.images("n2") == ["7.1"]
+
+
+def test_strangers_at_the_port_delay_nothing(cluster: Cluster, counting: Counting) -> None:
+    """Connections without a word, with nonsense, or half a greeting are bounded; the right node gets the image."""
+    source = moved(cluster, counting)
+    with ExitStack() as stack:
+        for number in range(300):
+            stranger = stack.enter_context(socket.create_connection((source.host, source.port)))
+            with suppress(OSError):
+                stranger.sendall([b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03"][number % 3])
+        cluster.start("n2", counting.command, attempt=2, image=1, source=source)
+    counting.advances()
+
+    assert counting.counted_once()
+    cluster.end("n2", attempt=2)
 
 
 def test_a_program_saves_itself(cluster: Cluster, tmp_path: Path) -> None:

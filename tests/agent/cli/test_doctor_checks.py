@@ -46,6 +46,37 @@ def test_capabilities(tmp_path: Path, held: str, uid: int, state: str, text: str
 
 
 @pytest.mark.parametrize(
+    ("scripts", "uid_and_rights", "text"),
+    [
+        (("echo Version: 4.1", "true"), (1000, "0"), "to save them in containers takes root."),
+        (("", "true"), (0, "0"), "CRIU is not installed: install CRIU 4.1 or newer, or save jobs by"),
+        (("echo Version: 3.17", "true"), (0, "0"), "is CRIU 3.17: install CRIU 4.1 or newer."),
+        (("echo Version: 4.1", ""), (0, "0"), "install runc to save them in containers."),
+        (("echo Version: 4.1; [ $1 != check ]", "true"), (0, "0"), "criu check' says what this kernel lacks."),
+        (("echo Version: 4.1", "true"), (0, "0"), "Only root's fillers are saved in containers: CRIU needs"),
+        (("echo Version: 4.1", "true"), (0, "1000000"), "Fillers are saved in containers, or by their programs' own"),
+    ],
+)
+def test_ways_to_save_fillers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scripts: tuple[str, str],
+    uid_and_rights: tuple[int, str],
+    text: str,
+) -> None:
+    """One line says which ways the node has, and what it lacks for others."""
+    uid, held = uid_and_rights
+    put(tmp_path / "proc/self/status", f"CapEff:\t{held}\n")
+    for name, script in zip(("criu", "runc"), scripts, strict=True):
+        if script:
+            put(tmp_path / "bin" / name, f"#!/bin/sh\n{script}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    assert text in doctor_checks.fillers(tmp_path / "proc", uid).text
+
+
+@pytest.mark.parametrize(
     ("hard", "capacity", "state", "text"),
     [
         (8256, 4096, "ok", "are enough for 4096 tasks."),

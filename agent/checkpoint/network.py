@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries an image over the network once: a process serves it, and another node fetches it.
+
+Both prove keys that were made for this image alone (CURVE): the server its own, whose public key the client knows, and
+the client that of a pair whose secret half is handed to it. Without them nobody gets further than a handshake, and the
+number of connections is bounded (`drom.agent.control.gate`). The client requests each part of the stream
+(`drom.agent.checkpoint.transfer`), up to `WINDOW` parts ahead.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import zmq
+from drom.agent.checkpoint import transfer
+from drom.agent.checkpoint.images import CheckpointError
+from drom.agent.control.gate import RemoteEndpoint
+from drom.agent.control.keys import Keys
+
+if TYPE_CHECKING:
+    from drom.agent.checkpoint.store import ImageStore
+    from drom.agent.checkpoint.tools import Limit
+
+PART = 1 << 20
+"""Bytes of a part of the stream, except the last one; an empty part follows that."""
+WINDOW = 8
+"""Parts that are requested before the first has come."""
+IDLE = 30.0
+"""Seconds without a part or a request after which the other side is given up."""
+CONNECTIONS = 64
+_REQUEST = b"+"
+_HANDSHAKE = 1024
+"""Bytes of a frame that both sides accept, also while they prove their keys, beside what is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OneClient(Keys):
+    """A server's keys, and the public key of its only client."""
+
+    client: bytes = b""
+
+    def peers(self) -> dict[bytes, str]:
+        """Return the client, by its key."""
+        return {self.client: "client"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an image can be fetched: a port of a host, the server's public key, and the client's secret one."""
+
+    host: str
+    port: int
+    key: str
+    secret: str
+
+
+class Server:
+    """Serves an image at a free port of the address `host`, for a client that is told the `place`."""
+
+    def __init__(self, host: str) -> None:
+        public, own = zmq.curve_keypair()
+        client, secret = zmq.curve_keypair()
+        keys = _OneClient(Path("/nonexistent"), public, own, client=client)
+        address = f"[{host}]:0" if ":" in host else f"{host}:0"
+        self._endpoint = RemoteEndpoint(address, keys, CONNECTIONS, longest=_HANDSHAKE, unread=2 * WINDOW)
+        self.place = Place(host, self._endpoint.port, public.decode(), secret.decode())
+        self._client = b""
+
+    def serve(self, store: ImageStore, job: int, generation: int) -> None:
+        """Send an image to the client. Raises `CheckpointError` if it is not there, or nobody fetches it in time."""
+        sink = _Sink(self)
+        transfer.send(store, job, generation, cast("BinaryIO", sink))
+        sink.close()
+
+    def send(self, part: bytes) -> None:
+        """Send a part once it is requested. Raises `TimeoutError`."""
+        self.await_request()
+        self._endpoint.sock.send_multipart([self._client, part], copy=False)
+
+    def await_request(self) -> None:
+        """Wait for a request of the client, which is the first that sends one. Raises `TimeoutError`."""
+        until = time.monotonic() + IDLE
+        poller = zmq.Poller()
+        poller.register(self._endpoint.sock, zmq.POLLIN)
+        poller.register(self._endpoint.fd, zmq.POLLIN)
+        while True:
+            while self._endpoint.run():
+                pass
+            if heard := self._endpoint.read():
+                self._client = self._client or heard.line
+                if heard.line == self._client:
+                    return
+            elif time.monotonic() >= until:
+                msg = "the other node does not fetch it"
+                raise TimeoutError(0, msg)
+            else:
+                poller.poll(100)
+
+    def close(self) -> None:
+        """Close the port."""
+        self._endpoint.close()
+
+
+class _Sink:
+    """A file whose content a server sends in parts."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._kept = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._kept += data
+        while len(self._kept) >= PART:
+            self._server.send(bytes(self._kept[:PART]))
+            del self._kept[:PART]
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: `close` sends the rest."""
+
+    def close(self) -> None:
+        """Send the rest and the empty part, and wait until the client has it. Raises `CheckpointError`."""
+        try:
+            for part in (bytes(self._kept), b""):
+                self._server.send(part)
+            for _ in range(WINDOW):
+                self._server.await_request()
+        except OSError as error:
+            msg = f"an image was not sent in full: {error.strerror}."
+            raise CheckpointError(msg) from error
+
+
+class _Source(io.RawIOBase):
+    """The stream of a server, as a file."""
+
+    def __init__(self, sock: zmq.Socket[bytes], limit: Limit) -> None:
+        self._sock = sock
+        self._limit = limit
+        self._part = memoryview(b"")
+        self._ended = False
+        self._poller = zmq.Poller()
+        self._poller.register(sock, zmq.POLLIN)
+        if limit.stop >= 0:
+            self._poller.register(limit.stop, zmq.POLLIN)
+        for _ in range(WINDOW):
+            sock.send(_REQUEST)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
+        """Read what has come, at least a byte unless the stream has ended. Raises OSError."""
+        if not self._part and not self._ended:
+            self._part = memoryview(self._receive())
+            self._ended = not self._part
+            self._sock.send(_REQUEST)
+        size = min(len(buffer), len(self._part))
+        buffer[:size] = self._part[:size]
+        self._part = self._part[size:]
+        return size
+
+    def _receive(self) -> bytes:
+        left = min(IDLE, max(0.0, self._limit.until - time.monotonic()))
+        ready = dict(self._poller.poll(int(left * 1000)))
+        if self._sock not in ready:
+            raise TimeoutError(0, "a save was ordered meanwhile" if ready else "the other node does not send it")
+        return self._sock.recv()
+
+
+def fetch(store: ImageStore, wanted: tuple[int, int, int], at: Place, limit: Limit) -> None:
+    """Fetch the image of a job, with the number of the save and the user `wanted`, into the store.
+
+    Raises `CheckpointError`, and then adds nothing.
+    """
+    host = at.host
+    context = zmq.Context()
+    try:
+        sock = context.socket(zmq.DEALER)
+        for option, value in ((zmq.LINGER, 1000), (zmq.IPV6, 1), (zmq.MAXMSGSIZE, PART + _HANDSHAKE)):
+            sock.setsockopt(option, value)
+        sock.curve_serverkey, sock.curve_secretkey = at.key.encode(), at.secret.encode()
+        sock.curve_publickey = zmq.curve_public(at.secret.encode())
+        sock.connect(f"tcp://[{host}]:{at.port}" if ":" in host else f"tcp://{host}:{at.port}")
+        source = io.BufferedReader(_Source(sock, limit), PART)
+        transfer.receive(store, *wanted, source)
+        while source.read(PART):
+            pass
+        sock.close()
+    except (zmq.ZMQError, ValueError) as error:
+        msg = f"the image of job {wanted[0]} cannot be fetched from {host}: {error}."
+        raise CheckpointError(msg) from error
+    finally:
+        context.destroy(linger=None)
+
+
+def address_towards(scheduler: str) -> str:
+    """Return this node's address in the network of a scheduler; that of the loopback if it is on this machine."""
+    host, _, port = scheduler.removeprefix("tcp://").rpartition(":")
+    if not scheduler.startswith("tcp://"):
+        return "127.0.0.1"
+    family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        found: str = probe.getsockname()[0]
+    return found
