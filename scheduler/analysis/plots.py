@@ -42,7 +42,7 @@ from drom.workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_a
 from drom.workloads.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from pathlib import Path
 
     from drom.scheduler.analysis.gantt import GanttBox
@@ -116,11 +116,12 @@ def gantt_figure(
     fillers: Ints | None = None,
     *,
     labels: Sequence[object] = (),
+    filling: Container[int] = (),
 ) -> Figure:
     """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour.
 
     A node that jobs share by cores is as high as it has cores, with its GPUs below them; jobs there are named by
-    `labels`, or by their numbers.
+    `labels`, or by their numbers, and `filling` are the rows of fillers in the table of jobs.
     Raises WorkloadError if matplotlib is missing.
     """
     require()
@@ -135,6 +136,7 @@ def gantt_figure(
     axes.set_xlim((window.begin - span.begin) / unit, (window.end - span.begin) / unit)
     axes.set_ylim(0, schedule.nodes)
     found = [*(shared_boxes if shared else boxes)(schedule, window), *filler_boxes(fillers, window)]
+    found = [box._replace(kind=FILLER) if shared and box.job in filling else box for box in found]
     drawn = [_Drawn((b.begin - span.begin) / unit, (b.end - span.begin) / unit, b) for b in found]
     _draw_boxes(axes, [one for one in drawn if one.box.kind != GPUS])
     if shared:

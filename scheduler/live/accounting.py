@@ -18,11 +18,11 @@ from drom.scheduler.analysis.gantt import Stay, core_rows, ranges
 from drom.scheduler.analysis.metrics import SCHEMA, Power, metrics_of, versions
 from drom.scheduler.analysis.schedule import NAMES, UNKNOWN, Schedule, SharedNode, node_runs
 from drom.scheduler.interface import NOBODY
-from drom.scheduler.live.cluster.jobs import CLASSES, FINAL
+from drom.scheduler.live.cluster.jobs import CLASSES, COMPLETED, FINAL
 from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from drom.scheduler.analysis.schedule import Table
     from drom.workloads.workload import Workload
@@ -44,6 +44,42 @@ def schedule_of(told: dict[str, Any]) -> Schedule:
     first = np.concatenate(([0], np.cumsum([len(place) for place in places], dtype=np.int64))).astype(np.int64)
     first, runs = node_runs(first, np.array(list(itertools.chain.from_iterable(places)), np.int64))
     return Schedule(table, len(index), told["cores"], int(told["time"]), first, runs)
+
+
+def each_attempt(told: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer in which each attempt of a filler that has begun is a job of its own, with a number below 0."""
+    entries = defaultdict(list)
+    for entry in told["entries"]:
+        entries[entry["job"]].append(entry)
+    jobs, moved = [job for job in told["jobs"] if not job["saving"]], list[dict[str, Any]]()
+    for job in told["jobs"]:
+        if job["saving"]:
+            for attempt in _attempts(entries[job["job"]]):
+                number = len(moved) - len(told["entries"]) - 1
+                times = {entry["what"]: entry["at"] for entry in attempt}
+                end = attempt[-1]["at"] if attempt[-1]["what"] in (*FINAL, "requeued") else None
+                shares = next(entry["detail"]["shares"] for entry in attempt if entry["what"] == "placed")
+                state = job["state"] if end is None else COMPLETED
+                about = {"job": number, "started": times["started"], "ended": end, "shares": shares, "state": state}
+                jobs.append(job | about)
+                moved += [entry | {"job": number} for entry in attempt]
+    return told | {"jobs": jobs, "entries": [*told["entries"], *moved]}
+
+
+def _attempts(entries: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the entries of each attempt of a job that has begun, from its placement on."""
+    attempt = list[dict[str, Any]]()
+    for entry in entries:
+        attempt = [entry] if entry["what"] == "placed" else [*attempt, entry]
+        if (entry["what"] == "requeued" or entry["what"] in FINAL) and _has_begun(attempt):
+            yield attempt
+            attempt = []
+    if _has_begun(attempt):
+        yield attempt
+
+
+def _has_begun(attempt: Iterable[dict[str, Any]]) -> bool:
+    return {"placed", "started"} <= {entry["what"] for entry in attempt}
 
 
 def _table(jobs: Sequence[dict[str, Any]], told: dict[str, Any], cores: int) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drom.scheduler.live.accounting import account, core_seconds, schedule_of
+from drom.scheduler.live.accounting import account, core_seconds, each_attempt, schedule_of
 
 
 def test_a_job_on_a_node_that_is_forgotten_is_told() -> None:
@@ -56,6 +56,7 @@ def test_core_seconds_are_those_of_all_attempts() -> None:
 def shared_history() -> dict[str, Any]:
     """Return the history of jobs on nodes of unlike sizes, of which one is gone."""
     about = {"requested": 60, "limit": 60, "class": "rigid", "user": "ann", "submitted": 100.0, "devices": {}}
+    about["saving"] = ""
     over = about | {"state": "completed", "nodes": 1}
     jobs = [
         over | {"job": 1, "shares": {"g1": 2}, "devices": {"g1": {"gpu": [1]}}, "started": 100.2, "ended": 110.7},
@@ -99,3 +100,26 @@ def test_the_utilisation_of_shared_nodes_is_that_of_their_cores() -> None:
     assert figures["node_utilisation"] == busy / (8 * 12)
     assert figures["energy_joule"] == 3 * 12 * 100 + busy * 200 * 3 / 8
     assert figures["malleable_starts"] == 0
+
+
+def test_each_attempt_of_a_filler_is_a_job_of_the_chart() -> None:
+    """It has the node, the begin and the end of that attempt; other jobs and attempts that never began are left."""
+    history = shared_history()
+    events = [
+        *[("placed", 101.0, "old"), ("started", 102.0, ""), ("saving", 103.0, ""), ("requeued", 104.0, "")],
+        *[("placed", 104.0, "g1"), ("requeued", 105.0, "")],
+        *[("placed", 108.0, "g1"), ("started", 109.0, "")],
+    ]
+    history["entries"] += [
+        {"job": 8, "at": at, "what": what, "detail": {"shares": {node: 1}} if node else {}} for what, at, node in events
+    ]
+    about = {"job": 8, "saving": "container", "state": "running", "shares": {"g1": 1}, "started": 109.0, "ended": None}
+    history["jobs"].append(history["jobs"][4] | about)
+
+    shown = each_attempt(history)
+
+    found = [(job["shares"], job["started"], job["ended"]) for job in shown["jobs"] if job["saving"]]
+    assert found == [({"old": 1}, 102.0, 104.0), ({"g1": 1}, 109.0, None)]
+    assert shown["jobs"][:7] == history["jobs"][:7]
+    assert len({job["job"] for job in shown["jobs"]}) == len(shown["jobs"]) == 9
+    assert schedule_of(shown).table["state"].tolist()[-2:] == ["ended", "running"]
