@@ -31,8 +31,9 @@ NODES = {
 }
 TITLE = "unlike nodes, constraint programming (--policy cp)"
 VERDICT = (
-    "Every job ran once and saw the GPUs that it was given. No node had more cores or memory in use than it has,\n"
-    "no GPU had two jobs, and no core was held by two, in {looks} looks at all nodes. Nothing is left behind."
+    "Every job ran once and saw the GPUs that it was given, and the filler lost nothing. No node had more cores or\n"
+    "memory in use than it has, no GPU had two jobs, and no core was held by two, in {looks} looks at all nodes.\n"
+    "Nothing is left behind."
 )
 
 

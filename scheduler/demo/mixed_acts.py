@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from drom.agent.control import client as control
 from drom.agent.errors import ControlError
 from drom.agent.execution.devices import GPU
+from drom.agent.execution.protocol import CONTAINER, PROGRAM
 from drom.scheduler.demo import mixed_story as story
 from drom.scheduler.demo.story import double
 from drom.scheduler.live.cluster.jobs import FINAL, PENDING, RUNNING, STARTING
@@ -73,6 +74,11 @@ class Stage:
         if job["state"] == PENDING:
             self._tell(self._story.line(time.time(), f"{story.name_of(job)} waits: {job['reason']}"))
 
+    @property
+    def way_of_saving(self) -> str:
+        """How these nodes save fillers: in containers if they can, else by the program's own checkpoint."""
+        return CONTAINER if all(CONTAINER in node["saves"] for node in self._client.ask("nodes")["nodes"]) else PROGRAM
+
     # --- what comes of it ---
 
     @property
@@ -110,10 +116,13 @@ class Stage:
         """End all jobs, as after a failure."""
         self._client.ask("cancel", states=[PENDING, STARTING, RUNNING])
         self.until_over()
-        self.until(lambda: not any(map(self._tasks, self._nodes)), "the end of the programs of jobs")
 
     def judge(self) -> None:
-        """Check the jobs, which are all over, and tell what those with GPUs printed."""
+        """Check the jobs, which are all over, and tell what those with GPUs printed.
+
+        Raises ControlError if programs of jobs are left on nodes.
+        """
+        self.until(lambda: not any(map(self._tasks, self._nodes)), "the end of all programs")
         asked = self._story.asked
         self.problems += story.overcommitted(self.history["jobs"], asked, self._nodes)
         for number, job in self.jobs.items():
@@ -193,11 +202,27 @@ def cancel(stage: Stage) -> None:
     stage.expect(ended is not None and begun >= ended, "report has started beside stuck, and no node is so large.")
 
 
+def fillers(stage: Stage) -> None:
+    """Let a filler run in a gap, until a job needs the node: it goes on elsewhere from where it was."""
+    stage.until_over()
+    way = stage.way_of_saving
+    count = stage.submit("count", 0, threads=1, time=0, script=story.COUNTER, saving=way, nodelist=("old1", "old2"))
+    stage.until_running(count)
+    (first,) = stage.jobs[count]["shares"]
+    for node in ("old1", "old2") if first == "old1" else ("old2", "old1"):
+        urgent = stage.submit("urgent", 5, threads=2, nodelist=(node,))
+        stage.until_running(urgent)
+    stage.until_over()
+    saves = [entry for entry in stage.history["entries"] if (entry["job"], entry["what"]) == (count, "saved")]
+    stage.expect(saves, "count was never saved, although its node was needed.")
+
+
 ACTS: dict[str, Callable[[Stage], None]] = {
     "Jobs of any size": any_size,
     "An array": array,
     "GPUs are counted": gpus,
     "A waiting job is changed": change,
     "A running job is cancelled": cancel,
+    "A filler gives way": fillers,
 }
-"""The acts in their order, by title. Jobs of an act may run on in the next ones."""
+"""The acts in their order, by title; jobs of an act may run on in the next ones."""

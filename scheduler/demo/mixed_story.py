@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.execution.devices import GPU
+from drom.agent.execution.protocol import CONTAINER
 from drom.agent.text import counted, in_words
 from drom.scheduler.demo.story import AT_ONCE, ENDS, take_new
 from drom.scheduler.live.cli.tables import label
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """A job, or an entry of its history, in an answer of the scheduler."""
 PROGRAM = "#!/bin/sh\necho ${CUDA_VISIBLE_DEVICES-none}\nexec sleep $1\n"
-"""What each job runs: it prints the GPUs that it sees, and takes its argument in seconds."""
+"""The script of each job: it prints the GPUs that it sees, and sleeps for the seconds in its argument."""
+COUNTED = 200
+COUNTER = f"""#!/bin/sh
+n=0
+[ -z "$DROM_RESTART" ] || read n <count
+trap 'echo $n >count; exit 85' USR1
+while [ $n -lt {COUNTED} ]; do n=$((n + 1)); echo $n; sleep 0.05; done
+"""
+"""The script of a filler, which counts; it can also save itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,9 @@ class Narrator:
         if what in ENDS:
             took = f" after {entry['at'] - job['started']:.1f} s" if job["started"] else ""
             return f"{name} {ENDS[what]}{took}"
+        if what == "saved":
+            size = f", in an image of {in_words(detail['bytes'])}" if detail["bytes"] else ""
+            return f"{name} was saved on {detail['node']} in {detail['seconds']:.1f} s{size}"
         return f"{name} waits again: {detail['reason']}" if what == "requeued" else ""
 
 
@@ -137,6 +149,8 @@ def at_most(jobs: Sequence[Row], most: int) -> bool:
 def judge(job: Row, spec: Spec, nodes: Mapping[str, Size], *, cancelled: bool, output: str) -> list[str]:
     """Return sentences on the errors of a job that is over, which printed `output`."""
     name, found = name_of(job), []
+    if spec.saving:
+        return _judge_filler(job, output)
     if job["state"] != (CANCELLED if cancelled else COMPLETED):
         found.append(f"{name} is {job['state']}: {job['reason'] or 'no reason given'}.")
     if job["attempt"] != 1:
@@ -148,4 +162,14 @@ def judge(job: Row, spec: Spec, nodes: Mapping[str, Size], *, cancelled: bool, o
     seen = ",".join(map(str, ids)) or ("-1" if first and nodes[first].gpus else "none")
     if output != f"{seen}\n":
         found.append(f"{name} was to see the GPUs {seen} of {first} and printed {output!r}.")
+    return found
+
+
+def _judge_filler(job: Row, output: str) -> list[str]:
+    """Return sentences on the errors of a filler that counted; one that saves itself may count a number twice."""
+    counted_once = output.split() == [str(number) for number in range(1, COUNTED + 1)]
+    counted_all = {str(number) for number in range(1, COUNTED + 1)} == set(output.split())
+    found = [] if job["state"] == COMPLETED else [f"{name_of(job)} is {job['state']}: {job['reason']}."]
+    if not (counted_once if job["saving"] == CONTAINER else counted_all):
+        found.append(f"{name_of(job)} was to count to {COUNTED}, and lost or repeated numbers.")
     return found

@@ -72,12 +72,13 @@ def account_of(history: dict[str, Any], title: str, out: Path, paper: Console) -
     account = accounting.account(history, accounting.schedule_of(history))
     results.write_schedule(*account, out)
     paper.heading("Who had which cores")
-    names = [job["name"] for job in history["jobs"]]
-    for line in story.chart(account.schedule, names, history["nodes"], paper.width):
+    chart = accounting.chart_of(history)
+    for line in story.chart(chart.schedule, chart.labels, history["nodes"], paper.width):
         paper.write(f"{line}\n")
     picture = out.with_suffix(".png")
     try:
-        plots.write(plots.gantt_figure(account.schedule, title, labels=names), picture)
+        figure = plots.gantt_figure(chart.schedule, title, labels=chart.labels, filling=chart.filling)
+        plots.write(figure, picture)
     except WorkloadError as error:
         paper.write(f"{error}\n")
     else:

@@ -46,6 +46,21 @@ def schedule_of(told: dict[str, Any]) -> Schedule:
     return Schedule(table, len(index), told["cores"], int(told["time"]), first, runs)
 
 
+class Chart(NamedTuple):
+    """What a chart shows: a schedule, the names of its jobs, and the rows of those that are attempts of fillers."""
+
+    schedule: Schedule
+    labels: list[str]
+    filling: set[int]
+
+
+def chart_of(told: dict[str, Any]) -> Chart:
+    """Return what a chart shows of a scheduler's answer to `history`."""
+    shown = each_attempt(told)
+    filling = {row for row, job in enumerate(shown["jobs"]) if job["saving"]}
+    return Chart(schedule_of(shown), [job["name"] for job in shown["jobs"]], filling)
+
+
 def each_attempt(told: dict[str, Any]) -> dict[str, Any]:
     """Return an answer in which each attempt of a filler that has begun is a job of its own, with a number below 0."""
     entries = defaultdict(list)

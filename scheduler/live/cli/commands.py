@@ -484,11 +484,8 @@ def _tell_history(told: dict[str, Any], options: QueueOptions) -> None:
     if not len(schedule.runs):
         raise SchedulerError("no job has run yet, so there is nothing to draw or to write: see drom queue.")
     if options.gantt:
-        shown = accounting.each_attempt(told)
-        labels = [job["name"] for job in shown["jobs"]]
-        fillers = {row for row, job in enumerate(shown["jobs"]) if job["saving"]}
-        title = f"{told['name']}, {told['policy']}"
-        figure = plots.gantt_figure(accounting.schedule_of(shown), title, labels=labels, filling=fillers)
+        chart, title = accounting.chart_of(told), f"{told['name']}, {told['policy']}"
+        figure = plots.gantt_figure(chart.schedule, title, labels=chart.labels, filling=chart.filling)
         plots.write(figure, options.gantt, "--gantt")
         output.say(f"Drew {options.gantt}")
     with TemporaryDirectory(prefix="drom-queue-") as scratch:
