@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.images import CheckpointError
 from drom.agent.checkpoint.processes import kill
 from drom.agent.system import proc
-from drom.agent.system.mounts import detach_below
+from drom.agent.system.mounts import detach_below, remove_folder
 
 if TYPE_CHECKING:
     from drom.agent.checkpoint.images import Image
@@ -115,7 +114,7 @@ class Containers:
         self._call("delete", "--force", name)
         _kill_group(name)  # runc does not know a container if it was killed while it restored that
         for path in (self._bundle(job), self._state / name):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)  # with what a killed runc has mounted
 
 
 def node_folders() -> tuple[str, ...]:
