@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 from drom.agent.control import keys
+from drom.agent.control.gate import SEALED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +150,7 @@ class Relay:
             (zmq.IPV6, 1),
             (zmq.LINGER, ALIVE_MS),
             (zmq.RECONNECT_IVL, -1),
-            (zmq.MAXMSGSIZE, LONGEST),
+            (zmq.MAXMSGSIZE, LONGEST + SEALED),
             (zmq.SNDHWM, WAITING),
             (zmq.RCVHWM, WAITING),
             (zmq.SNDBUF, SEND_BUFFER),

@@ -171,6 +171,33 @@ def test_why_a_job_was_ended_is_shown(here: Cluster) -> None:
         assert there.process.wait(SECONDS) > 128
 
 
+def test_a_script_has_a_terminal(here: Cluster) -> None:
+    """Its #DROM lines count, it finds its arguments, and it reads what is typed."""
+    script = here.folder / "ask.sh"
+    lines = ("#!/bin/sh", "#DROM --job-name ask", 'printf "%s? " $1', "read answer", "echo $DROM_JOB_NAME: $answer.")
+    script.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    with submit(here, str(script), "name") as there:
+        there.await_screen(has(r"^name\?"))
+        there.type("ada\n")
+        there.await_screen(has(r"^ask: ada\.$"))
+        assert there.process.wait(SECONDS) == 0
+
+
+def test_a_program_whose_terminal_is_killed_is_over(here: Cluster) -> None:
+    """The process of the job that has the terminal is one of the job's: without it nothing of the job goes on."""
+    with submit(here, "--", *SHELL) as there:
+        before = there.modes
+        there.await_screen(PROMPT)
+        pid = await_pid(there)
+
+        psutil.Process(pid).parent().kill()
+
+        there.await_screen(has(r"^drom: job \d+: it was ended by SIGKILL$"))
+        assert there.process.wait(SECONDS) == 128 + signal.SIGKILL
+        assert there.modes == before
+    assert not lives(pid)
+
+
 def test_a_terminal_outlives_scheduler_and_agent(here: Cluster) -> None:
     """Keys and output pass while both are dead, and so does the exit status."""
     with submit(here, "--", *SHELL) as there:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import random
 import signal
 import struct
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -33,14 +36,15 @@ SIZE = terminal.WINDOW + struct.pack("!4H", 24, 80, 0, 0)
 class User:
     """A user's side that listens with the keys `own`, and a program on the node's side with those in a file."""
 
-    def __init__(self, file: Path, own: Keys, theirs: Keys, patience: float, command: tuple[str, ...]) -> None:
+    def __init__(self, file: Path, own: Keys, theirs: Keys, command: tuple[str, ...], **constants: float) -> None:
         self._endpoint = RemoteEndpoint("127.0.0.1:0", own, longest=4 * terminal.LONGEST)
         self._endpoint.sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._close: Callable[[], None] = self._endpoint.close
         self._line = b""
         self.output = b""
         file.write_text(f"127.0.0.1:{self._endpoint.port} {theirs.secret.decode()}", encoding="ascii")
-        code = f"from drom.agent.execution import terminal; terminal.PATIENCE = {patience}; sys.exit(terminal.main())"
+        changed = "".join(f"terminal.{name} = {value}; " for name, value in constants.items())
+        code = f"from drom.agent.execution import terminal; {changed}sys.exit(terminal.main())"
         self.process = subprocess.Popen(python_command.python(code, str(file), *command))
 
     def receive(self) -> bytes:
@@ -96,9 +100,9 @@ def user(tmp_path: Path) -> Iterator[Callable[..., User]]:
     """Return what starts both sides; nothing is left of them."""
     with contextlib.ExitStack() as stack:
 
-        def start(*command: str, patience: float = SECONDS, theirs: Keys | None = None) -> User:
+        def start(*command: str, theirs: Keys | None = None, **constants: float) -> User:
             own = keys.one_time()
-            there = User(tmp_path / "terminal", own, theirs or own, patience, command)
+            there = User(tmp_path / "terminal", own, theirs or own, command, **{"PATIENCE": SECONDS, **constants})
             stack.callback(there.process.wait, SECONDS)
             stack.callback(there.process.kill)
             stack.callback(there.close)
@@ -153,7 +157,7 @@ def test_a_program_gets_sighup_when_its_user_is_gone(user: Callable[..., User], 
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_program_never_starts_without_its_user(user: Callable[..., User], tmp_path: Path, *, knows: bool) -> None:
     """One who has another key is not the user, and one who says nothing does not wait for it."""
-    there = user("/bin/touch", f"{tmp_path}/made", patience=1, theirs=None if knows else keys.one_time())
+    there = user("/bin/touch", f"{tmp_path}/made", PATIENCE=1, theirs=None if knows else keys.one_time())
 
     assert there.process.wait(SECONDS) == terminal.NO_TERMINAL
     assert not (tmp_path / "made").exists()
@@ -188,18 +192,18 @@ def test_a_program_that_prints_without_end_waits(user: Callable[..., User]) -> N
     there = user("/usr/bin/yes")
     there.begin()
     (child,) = psutil.Process(there.process.pid).children()
-    read = sum(len(there.receive()) - 1 for _ in range(5000))
+    read = sum(len(there.receive()) - 1 for _ in range(1000))
     written: list[int] = []
 
     def waits() -> bool:
         written.append(child.io_counters().write_chars)
-        return len(written) > 100 and len(set(written[-100:])) == 1
+        return len(written) > 50 and len(set(written[-50:])) == 1
 
     wait_until(waits, lambda: written[-1])
     printed = written[-1] // len("y\n") * len("y\r\n")
     assert printed < read + (1 << 20)
 
-    for _ in range(1000):  # it goes on
+    for _ in range(200):  # it goes on
         there.receive()
     assert child.io_counters().write_chars > written[-1]
     there.send(terminal.INPUT + b"\x03")
@@ -208,25 +212,40 @@ def test_a_program_that_prints_without_end_waits(user: Callable[..., User]) -> N
 
 def test_a_program_that_reads_nothing_slows_its_user_down(user: Callable[..., User]) -> None:
     """A few messages wait for it, and the connection is closed all the same when the user goes."""
-    there = user("/bin/sh", "-c", "stty raw -echo; echo ready; exec sleep 1000")
+    there = user("/bin/sh", "-c", "stty raw -echo; echo ready; exec sleep 1000", ALIVE_MS=2000)
     there.begin()
     there.read_until(b"ready")
     block = terminal.INPUT + b"x" * terminal.CHUNK
-    sent = 0
+    sent = refused = 0
 
     def full() -> bool:
-        nonlocal sent
-        started = time.monotonic()
+        nonlocal sent, refused
         while there.send(block):
-            sent += 1
-        return time.monotonic() - started < 0.001 and not there.send(block)
+            sent, refused = sent + 1, 0
+        refused += 1
+        return refused > 50
 
     wait_until(full, lambda: sent)
     assert psutil.Process(there.process.pid).memory_info().rss < 100 << 20
+    assert (sent > terminal.WAITING, there.process.poll()) == (True, None)
 
     there.close()
 
     assert there.process.wait(SECONDS) == terminal.HUNG_UP
+
+
+def test_much_that_is_typed_arrives_whole(user: Callable[..., User]) -> None:
+    """As when a file is pasted: what the program has not taken yet waits with its user."""
+    there = user("/bin/sh", "-c", "stty raw -echo; echo ready; head -c 400000 | md5sum")
+    there.begin()
+    there.read_until(b"ready")
+    text = random.Random(1).randbytes(400_000)
+
+    for at in range(0, len(text), terminal.CHUNK):
+        wait_until(partial(there.send, terminal.INPUT + text[at : at + terminal.CHUNK]), lambda: there.output)
+
+    assert there.read_status() == 0
+    assert hashlib.md5(text, usedforsecurity=False).hexdigest().encode() in there.output
 
 
 @pytest.mark.parametrize(
@@ -255,8 +274,9 @@ def test_a_message_that_means_nothing_changes_nothing(user: Callable[..., User],
 
 def test_a_message_that_is_too_long_ends_the_connection(user: Callable[..., User]) -> None:
     """The program ends as if its user had hung up."""
-    there = user("/bin/sleep", "1000")
+    there = user("/bin/sh", "-c", "echo ready; exec sleep 1000")
     there.begin()
+    there.read_until(b"ready")
 
     there.send(terminal.INPUT + b"x" * (2 * terminal.CHUNK))
 
