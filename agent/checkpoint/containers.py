@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 
 _GROUPS = Path("/sys/fs/cgroup")
+_APART = ("unshare", "--mount", "--propagation", "slave")
+"""Runs runc in mounts of its own: while it restores a container, it binds folders of the node into the bundle. If it is
+killed, they are gone, and nobody who removes the bundle removes the node's files."""
 
 
 class Containers:
@@ -76,7 +79,7 @@ class Containers:
 
     @property
     def _runc(self) -> tuple[str, ...]:
-        return (self._tools.runc, "--root", str(self._state))
+        return (*_APART, self._tools.runc, "--root", str(self._state))
 
     @property
     def _state(self) -> Path:

@@ -22,7 +22,7 @@ from drom.agent.checkpoint.processes import Processes
 from drom.agent.checkpoint.saver import Saver
 from drom.agent.checkpoint.store import ImageStore
 from drom.agent.system import proc
-from drom.agent.system.mounts import detach_below
+from drom.agent.system.mounts import below, detach_below
 
 from tests.support.paths import ROOT
 
@@ -174,8 +174,10 @@ def make_node(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
     with ExitStack() as stack:
         stack.callback(ctypes.CDLL(None).prctl, PR_SET_CHILD_SUBREAPER, 0)
         yield make
+        bound = [path for path in below(tmp_path) if "rootfs" in path.parts or path.name == "criu-root"]
         for one in made:
             _end(one)
+        assert bound == [], "folders of the node are mounted here: who removes this folder removes their files"
 
 
 def _end(one: Node) -> None:
