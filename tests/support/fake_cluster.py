@@ -142,6 +142,8 @@ class FakeNode:
             self.begun.update({key} if message.mode != "hold" else ())
             self.known[key] = Attempt("running", message.cores, message.memory, message.devices)
             self.known[key].saving, self.known[key].work = message.saving, work or 0
+            if message.source:
+                self.images[message.job] = message.image, work or 0
         runs = self.known[key].state == "running"
         self.outbox.append(say.Started(*key, 1, self.clock()) if runs else self._ended(key))
 

@@ -328,6 +328,8 @@ class Executions:
         self._placements.remove(part)
         self._outbox.save(part.job)
         self._outbox.send(part.node.name, say.Forget(part.job.number, part.job.attempt))
+        if part.job.saves and part.node.name != part.job.image_on:  # it had fetched the image
+            self._outbox.send(part.node.name, say.Discard(part.job.number, part.job.saves))
 
     def _left_all(self, job: Job, now: float) -> None:
         controller = self._state.controller
