@@ -15,7 +15,7 @@ from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.images import CheckpointError
 from drom.agent.checkpoint.processes import kill
 from drom.agent.system import proc
-from drom.agent.system.mounts import detach_below, remove_folder
+from drom.agent.system.mounts import below, detach_below, remove_folder
 
 if TYPE_CHECKING:
     from drom.agent.checkpoint.images import Image
@@ -91,10 +91,13 @@ class Containers:
     def _write_bundle(self, job: int, program: Program) -> Path:
         folder = self._bundle(job)
         root = folder / "rootfs"
-        root.mkdir(parents=True)
+        root.mkdir(parents=True, exist_ok=True)
+        if below(folder):
+            msg = f"job {job} cannot be in a container: something is mounted below {folder}: unmount that."
+            raise CheckpointError(msg)
         root.chmod(0o755)
         for path in Path("/").iterdir():
-            if path.is_symlink():
+            if path.is_symlink() and not (root / path.name).is_symlink():
                 (root / path.name).symlink_to(path.readlink())
         if self._script:
             script = root / bundle.SCRIPT.lstrip("/")
@@ -114,10 +117,15 @@ class Containers:
     def remove(self, job: int) -> None:
         """Kill a container, if it exists, and remove what runc keeps of it. Call this once its job is saved or over."""
         name = self.name(job)
-        self._call("delete", "--force", name)
+        made, state = self._bundle(job), self._state / name
         _kill_group(name)  # runc does not know a container if it was killed while it restored that
-        for path in (self._bundle(job), self._state / name):
-            remove_folder(path)  # with what a killed runc has mounted
+        for path in (made, state):  # where runc binds the node's folders while it restores, and may have been killed
+            detach_below(path)
+        if below(made) or below(state):
+            return  # runc would empty what is mounted there
+        self._call("delete", "--force", name)
+        for path in (made / "rootfs", made, state):
+            remove_folder(path)
 
 
 def node_folders() -> tuple[str, ...]:

@@ -215,14 +215,18 @@ def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> int:
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child and all its descendants; they are reaped by others."""
+    """Kill all descendants of a child, which then ends; kill it too if it does not.
+
+    A runc that is killed while it restores leaves the folders of the node mounted below the bundle.
+    """
     for pid in processes.descendants(process.pid) - {process.pid}:
         stat = proc.read_stat(pid)
         pidfd = proc.open_pidfd(pid, stat.start_time) if stat else None
         if pidfd is not None:
             processes.kill(pid, pidfd)
             os.close(pidfd)
-    process.kill()
+    if not within(ABANDON_SECONDS).await_end(process):
+        process.kill()
 
 
 def restored_pid(entry: Entry) -> int:

@@ -142,7 +142,8 @@ class ImageStore:
 
     def remove_all(self) -> None:
         """Remove an empty store."""
-        remove_folder(self.path / TOOLS)
+        for name in ("runc", "bundles", ""):
+            remove_folder(self.path / TOOLS / name)
         with contextlib.suppress(OSError):
             self.path.rmdir()
 

@@ -378,6 +378,8 @@ def settle(words: Sequence[str]) -> None:
         until = time.monotonic() + PATIENCE
         while store.in_use(job) and time.monotonic() < until:
             time.sleep(0.05)
+        if store.in_use(job):
+            sys.exit(1)
         made.remove(job)
         saver.settle(job)
     saver.tidy()

@@ -113,14 +113,14 @@ class Fillers:
     def run(self, now: float) -> None:
         """Settle from time to time what killed processes have left in the store."""
         if self._store and now >= self._tidy_at and not self._tidies:
-            self._tidy_at, self._tidies = now + TIDY, not self._store.is_empty()
-            if not self._tidies:
-                return
+            self._tidy_at = now + TIDY
 
             def done() -> None:
                 self._tidies = False
 
-            self._settle(0, done)
+            if not self._store.is_empty():
+                self._settle(0, done)
+                self._tidies = True
 
     def next_due(self) -> float | None:
         """Return when `run` has something to do."""
@@ -195,8 +195,8 @@ class Fillers:
                 del self._settling[job]
                 attempt.settled = True
 
-            self._settling[job] = attempt
             self._settle(job, done)
+            self._settling[job] = attempt
         return False
 
     def outcome(self, attempt: Attempt) -> tuple[int, int]:
@@ -295,8 +295,14 @@ class Fillers:
             return
         words = (str(job), str(generation), json.dumps(asdict(self._site)), self._scheduler)
         answer, output = os.pipe2(os.O_CLOEXEC)
-        child = self._offers[job] = self._spawn(lambda: None, "offer", *words, output=output)
-        os.close(output)
+        try:
+            child = self._offers[job] = self._spawn(lambda: None, "offer", *words, output=output)
+        except OSError as error:
+            os.close(answer)
+            self._tell(Offered(job, generation, None, f"no process can be started to send it: {error.strerror}."))
+            return
+        finally:
+            os.close(output)
 
         def answered() -> None:
             self._loop.unwatch(answer)
@@ -330,7 +336,12 @@ class Fillers:
             env={"PATH": launch.USUAL_PATH},
             cwd="/",
         )
-        pidfd = os.pidfd_open(child.pid)
+        try:
+            pidfd = os.pidfd_open(child.pid)
+        except OSError:
+            child.kill()
+            child.wait()
+            raise
         self._children[pidfd] = child
 
         def ended() -> None:

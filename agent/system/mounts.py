@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-import shutil
 from pathlib import Path
 
 from drom.agent.system.cgroups import unescape
@@ -29,7 +29,18 @@ def detach_below(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with its files, and none of a file system that is mounted below it; then it stays."""
-    detach_below(folder)
-    if not below(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove a folder with its files and its empty folders, and nothing else.
+
+    This never descends: a file system, or a folder of the machine, that is mounted below would be emptied through its
+    mount. What is mounted below is detached; as long as something stays mounted, nothing is removed.
+    """
+    try:
+        detach_below(folder)
+        if below(folder):
+            return
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        folder.rmdir()
+    except OSError:
+        return

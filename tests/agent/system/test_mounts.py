@@ -31,3 +31,15 @@ def test_a_folder_is_removed_without_what_is_mounted_below_it(tmp_path: Path) ->
     assert below(image) == []
     assert not image.exists()
     assert (other / "kept").exists()
+
+
+def test_a_folder_with_other_folders_is_not_emptied(tmp_path: Path) -> None:
+    """Only its files and empty folders are removed: nothing is reached through a mount that comes late."""
+    (tmp_path / "bundle" / "etc").mkdir(parents=True)
+    (tmp_path / "bundle" / "etc" / "passwd").touch()
+    (tmp_path / "bundle" / "empty").mkdir()
+    (tmp_path / "bundle" / "link").symlink_to(tmp_path / "bundle" / "etc")
+    remove_folder(tmp_path / "bundle")
+
+    assert [path.name for path in (tmp_path / "bundle").iterdir()] == ["etc"]
+    assert (tmp_path / "bundle" / "etc" / "passwd").exists()
