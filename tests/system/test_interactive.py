@@ -190,7 +190,7 @@ def test_a_program_whose_terminal_is_killed_is_over(here: Cluster) -> None:
         there.await_screen(PROMPT)
         pid = await_pid(there)
 
-        psutil.Process(pid).parent().kill()
+        psutil.Process(psutil.Process(pid).ppid()).kill()
 
         there.await_screen(has(r"^drom: job \d+: it was ended by SIGKILL$"))
         assert there.process.wait(SECONDS) == 128 + signal.SIGKILL
