@@ -74,10 +74,10 @@ class DeskRig(Rig):
             aside = self.folder / f"python-{name}"
             aside.mkdir()
             do = self.network[name].do
-            do("mount", "--rbind", str(python), str(aside))
+            do("mount", "-o", "bind,ro", str(python), str(aside))
             do("mount", "-t", "tmpfs", "-o", "mode=755", "none", str(closed))
             do("mkdir", "-p", str(python))
-            do("mount", "--rbind", str(aside), str(python))
+            do("mount", "-o", "bind,ro", str(aside), str(python))
 
 
 @pytest.fixture
