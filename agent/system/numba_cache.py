@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of numba's compiled code, and a faster start of numba. Imports nothing slow."""
+"""The folder of numba's compiled code, and a faster start of numba. Imports nothing slow but numba, on first use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import hashlib
 import importlib
 import importlib.util
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from drom.agent.system.paths import numba_caches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
 
 
 def cache_folder(name: str, files: Sequence[Path]) -> Path | None:
@@ -54,3 +55,29 @@ def start_without_scipy() -> None:
         importlib.import_module("numba.np.arraymath")
     finally:
         linalg.ensure_blas = ensure  # type: ignore[attr-defined] # numba is untyped
+
+
+@contextlib.contextmanager
+def caching(folder: Path | None) -> Iterator[None]:
+    """Make a folder, if there is one, numba's cache for functions that a block decorates; start numba if need be."""
+    numba: Any = importlib.import_module("numba")  # untyped
+    start_without_scipy()
+    configured = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder or configured)
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = configured
+
+
+def compiled(name: str, modules: Sequence[ModuleType], *functions: Callable[..., Any]) -> list[Any]:
+    """Return functions that are compiled at their first call, or loaded from the cache `name` for exactly `modules`.
+
+    With NUMBA_DISABLE_JIT they are returned as they are.
+    """
+    numba: Any = importlib.import_module("numba")  # untyped
+    if numba.config.DISABLE_JIT:
+        return list(functions)
+    folder = cache_folder(name, [Path(str(module.__file__)) for module in modules])
+    with caching(folder):
+        return [numba.njit(function, cache=folder is not None, error_model="numpy") for function in functions]

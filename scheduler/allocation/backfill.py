@@ -16,12 +16,11 @@ Times are whole seconds, amounts whole numbers, nodes 0-based indices. Pure loop
 from __future__ import annotations
 
 import functools
-import importlib
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from drom.agent.system.numba_cache import cache_folder, start_without_scipy
+from drom.agent.system import numba_cache
 from drom.scheduler import interface
 from drom.scheduler.interface import NEVER, NOBODY, lean, routine
 
@@ -447,15 +446,4 @@ class Compiled(NamedTuple):
 @functools.cache
 def compiled() -> Compiled:
     """Return the functions compiled at their first call, or from numba's cache; as they are without numba."""
-    numba: Any = importlib.import_module("numba")  # untyped
-    if numba.config.DISABLE_JIT:
-        return Compiled(backfill, which_fit)
-    start_without_scipy()
-    folder = cache_folder("allocation", [Path(str(module)) for module in (__file__, interface.__file__)])
-    configured = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder or configured)
-    try:
-        options = {"cache": folder is not None, "error_model": "numpy"}
-        return Compiled(numba.njit(backfill, **options), numba.njit(which_fit, **options))
-    finally:
-        numba.config.CACHE_DIR = configured
+    return Compiled(*numba_cache.compiled("allocation", (sys.modules[__name__], interface), backfill, which_fit))

@@ -12,12 +12,11 @@ Pure loops that numba compiles (`compiled`).
 from __future__ import annotations
 
 import functools
-import importlib
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from drom.agent.system.numba_cache import cache_folder, start_without_scipy
+from drom.agent.system import numba_cache
 from drom.scheduler import interface
 from drom.scheduler.allocation import backfill
 from drom.scheduler.allocation.backfill import room
@@ -267,15 +266,5 @@ class Compiled(NamedTuple):
 @functools.cache
 def compiled() -> Compiled:
     """Return the functions compiled at their first call, or from numba's cache; as they are without numba."""
-    numba: Any = importlib.import_module("numba")  # untyped
-    if numba.config.DISABLE_JIT:
-        return Compiled(plan_in_order, any_fits)
-    start_without_scipy()
-    folder = cache_folder("cp", [Path(str(module)) for module in (__file__, interface.__file__, backfill.__file__)])
-    configured = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder or configured)
-    try:
-        options = {"cache": folder is not None, "error_model": "numpy"}
-        return Compiled(numba.njit(plan_in_order, **options), numba.njit(any_fits, **options))
-    finally:
-        numba.config.CACHE_DIR = configured
+    modules = sys.modules[__name__], interface, backfill
+    return Compiled(*numba_cache.compiled("cp", modules, plan_in_order, any_fits))

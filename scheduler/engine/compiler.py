@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import drom.scheduler
 import numpy as np
-from drom.agent.system.numba_cache import cache_folder, start_without_scipy
+from drom.agent.system.numba_cache import cache_folder, caching
 from drom.scheduler import interface
 from drom.scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
 from drom.scheduler.engine import state as world
@@ -332,15 +332,10 @@ def _compile(
 
     `counted`: with reference counting; `checked`: with an error for an index out of bounds.
     """
-    start_without_scipy()
     folder = cache_folder(name, files)
-    configured = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder or configured)
-    try:
-        options = {"cache": folder is not None, "error_model": "numpy", "_nrt": counted, "boundscheck": checked}
+    options = {"cache": folder is not None, "error_model": "numpy", "_nrt": counted, "boundscheck": checked}
+    with caching(folder):
         return numba.njit(signature, **options)(function)
-    finally:
-        numba.config.CACHE_DIR = configured
 
 
 class _Signatures(NamedTuple):

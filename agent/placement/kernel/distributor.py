@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.agent.model.cores import Core
-from drom.agent.system.numba_cache import cache_folder, start_without_scipy
+from drom.agent.system.numba_cache import cache_folder, caching
 
 from dromlib.cpulist import cpus, mask_of
 
@@ -179,17 +179,12 @@ def _compile(modules: Sequence[ModuleType]) -> None:
     if numba.config.DISABLE_JIT:
         message = "numba is switched off by NUMBA_DISABLE_JIT"
         raise RuntimeError(message)
-    start_without_scipy()
-    configured = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_cache_folder(modules) or configured)
-    try:
+    with caching(_cache_folder(modules)):
         with contextlib.suppress(numba.NumbaError):  # what was marked complete has lost files
             if is_cached():
                 _replace(modules, ("place",))
                 return
         _replace(modules)
-    finally:
-        numba.config.CACHE_DIR = configured
 
 
 def _replace(modules: Sequence[ModuleType], only: Sequence[str] = ()) -> None:

@@ -3,8 +3,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.system.numba_cache import caching, compiled
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCRIPT = """
 import sys
@@ -25,3 +30,35 @@ def test_numba_starts_without_scipy_and_loads_it_for_linear_algebra() -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["42 False", "[[8.0, 8.0], [8.0, 8.0]] True"]
+
+
+def double(number: int) -> int:
+    """Return twice a number."""
+    return 2 * number
+
+
+def test_functions_are_compiled_into_a_cache_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The machine code is in a folder named after the cache."""
+    pytest.importorskip("numba")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (function,) = compiled("some", [sys.modules[__name__]], double)
+
+    assert function(21) == 42
+    assert list(tmp_path.glob("some-*/**/*.nbc"))
+
+
+def test_the_folder_of_a_cache_is_numbas_only_within_the_block(tmp_path: Path) -> None:
+    """Numba's own setting is restored."""
+    config = pytest.importorskip("numba").config
+    configured = config.CACHE_DIR
+    with caching(tmp_path):
+        within = config.CACHE_DIR
+
+    assert [within, config.CACHE_DIR] == [str(tmp_path), configured]
+
+
+def test_without_compilation_functions_are_returned_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NUMBA_DISABLE_JIT switches compilation off."""
+    monkeypatch.setattr(pytest.importorskip("numba").config, "DISABLE_JIT", 1)
+
+    assert compiled("some", [sys.modules[__name__]], double) == [double]
