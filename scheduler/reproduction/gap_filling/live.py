@@ -242,15 +242,16 @@ def _by_job(told: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
 def _held(entries: Sequence[dict[str, Any]], first: str, window: tuple[float, float]) -> float:
     """Return the core-seconds that a job had in a window, in each attempt from the event `first` on."""
     begin, until = window
-    found, since, cores = 0.0, 0.0, 0
+    since: float | None = None
+    found, cores = 0.0, 0
     for entry in [*entries, {"what": "requeued", "at": until, "detail": {}}]:
         if entry["what"] == "placed":
             cores = sum(entry["detail"]["shares"].values())
         if entry["what"] == first:
             since = entry["at"]
-        elif since and (entry["what"] == "requeued" or entry["what"] in FINAL):
+        elif since is not None and (entry["what"] == "requeued" or entry["what"] in FINAL):
             found += cores * max(0.0, min(entry["at"], until) - max(since, begin))
-            since = 0.0
+            since = None
     return found
 
 
