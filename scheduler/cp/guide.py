@@ -21,7 +21,7 @@ from drom.scheduler.cp.placement import State, compiled
 from drom.scheduler.cp.planner import Planner, Portfolio
 from drom.scheduler.cp.platform import Group, Platform, Queue
 from drom.scheduler.cp.simulation import warm_up
-from drom.scheduler.engine.state import QUEUED, RUNNERS, SUBMISSIONS
+from drom.scheduler.engine.present import present_jobs
 from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ class CpPlanner:
 
     def _state(self, world: World, now: int) -> State:
         """Return the jobs that run and wait once all events up to the second `now` have happened."""
-        s, everywhere = world.scalars, np.zeros(len(world.queue), np.int64)
-        running = world.running[: s[RUNNERS]]
-        coming = np.arange(s[SUBMISSIONS], np.searchsorted(world.jobs.submit, now, side="right"))
-        waiting = np.concatenate((world.queue[: s[QUEUED]], coming))
-        return State(now, running[world.end[running] > now], waiting, self._capacity, world.jobs.start, everywhere)
+        running, waiting = present_jobs(world, now)
+        everywhere = np.zeros(len(world.queue), np.int64)
+        return State(now, running, waiting, self._capacity, world.jobs.start, everywhere)
 
 
 def _table(world: World) -> Jobs:

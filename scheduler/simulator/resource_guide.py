@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide
-from drom.scheduler.engine.state import QUEUED, RUNNERS, SUBMISSIONS
+from drom.scheduler.engine.present import present_jobs
 from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
@@ -28,11 +28,8 @@ class ResourceGuide:
 
     def __call__(self, world: World, now: int) -> Floats:
         """Return the start of each job, of shape ``(jobs,)``: now, the second of its reservation, or NEVER."""
-        s, jobs = world.scalars, world.jobs
-        running = world.running[: s[RUNNERS]]
-        running = running[world.end[running] > now]
-        coming = np.arange(s[SUBMISSIONS], np.searchsorted(jobs.submit, now, side="right"))
-        waiting = np.concatenate((world.queue[: s[QUEUED]], coming))
+        jobs = world.jobs
+        running, waiting = present_jobs(world, now)
         if self._by_walltime:
             waiting = waiting[np.lexsort((jobs.requested[waiting], -jobs.priority[waiting]))]
         capacity = np.full((1, 1), len(world.nodes.up), np.int64)
