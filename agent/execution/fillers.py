@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from drom.agent.observe.log import Log
     from drom.agent.system.loop import Loop
 
+CAP_SYS_RESOURCE = 24
+"""The capability that CRIU needs for fillers of other users."""
 TIDY = 300.0
 """Seconds between two searches for images that a killed drom-filler has left."""
 MOST_OFFERS = 16
@@ -81,6 +83,7 @@ class Fillers:
         self._tidy_at, self._tidies = 0.0, False
         self.cpu = cpu_type()
         self._store: ImageStore | None = None
+        self._saves_others = bool(proc.capabilities() >> CAP_SYS_RESOURCE & 1)
         self._site = Site("", 0, 0, "", "", "", {})
         if images and os.geteuid() == 0 and shutil.which("criu") and shutil.which("runc"):
             try:
@@ -150,6 +153,8 @@ class Fillers:
                 "image" if start.image else "job",
                 f"{node} cannot save fillers in containers: see drom doctor there.",
             )
+        if start.uid and not self._saves_others:
+            return "job", f"{node} can save only root's fillers in containers: use --checkpoint program."
         self._withdraw(start.job)
         if start.image and not start.source and not self._store.find(start.job, start.image):
             return "image", f"{node} has no image {start.image} of job {start.job}."

@@ -263,6 +263,11 @@ def _status(pid: int, field: str, proc: str) -> list[str]:
     return []
 
 
+def capabilities(proc: str = "/proc") -> int:
+    """Return the effective capabilities of this process, a bit for each."""
+    return int((_status(os.getpid(), "CapEff", proc) or ["0"])[0], 16)
+
+
 def scan(proc: str = "/proc") -> dict[int, Stat]:
     """Return the stat of every process, by pid; those that end meanwhile are left out."""
     found = ((pid, read_stat(pid, proc)) for pid in numbers(proc))

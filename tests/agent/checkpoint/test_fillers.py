@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.execution.fillers import CAP_SYS_RESOURCE
 from drom.agent.execution.protocol import (
     CONTAINER,
     PROGRAM,
@@ -254,6 +255,16 @@ def test_a_filler_that_cannot_start_is_refused(cluster: Cluster, wanted: dict[st
     cluster.scheduler.say("n1", Forget(7, 1))
 
     assert (refused.fault, refused.reason[: len(reason)]) == ("job", reason)
+
+
+@pytest.mark.skipif(bool(proc.capabilities() >> CAP_SYS_RESOURCE & 1), reason="CRIU can save jobs of all users here")
+def test_a_filler_that_could_not_be_saved_is_refused(cluster: Cluster) -> None:
+    """Without a capability CRIU saves root's jobs alone."""
+    cluster.open("n1")
+    cluster.scheduler.say("n1", start(7, "true", saving=CONTAINER, uid=65534, gid=65534))
+
+    reason = "n1 can save only root's fillers in containers: use --checkpoint program."
+    assert cluster.scheduler.hear(Refused, job=7) == Refused(7, 1, "job", reason)
 
 
 def test_an_image_that_is_not_there_is_refused(cluster: Cluster) -> None:
