@@ -260,16 +260,21 @@ class JobQueue:
                 self._groups.pop(unused)
 
     def share_out(self, controller: Driver, now: float) -> None:
-        """Order the queue by shares, if users have shares: after each event, and when `ARRANGE` seconds have passed."""
+        """Order the queue by shares, if users have shares: after each event, and when `ARRANGE` seconds have passed.
+
+        Fillers count for nothing: they have what nobody else wants.
+        """
         state, usage = self._state, self._state.usage
         if usage is None or not (controller.has_news or now - self._arranged >= ARRANGE):
             return
         self._arranged = now
-        on_nodes = [state.jobs[number] for number in controller.running]
+        on_nodes = [job for number in controller.running if not (job := state.jobs[number]).spec.saving]
         usage.advance(now, [(job.user.uid, sum(job.sizes.values())) for job in on_nodes])
         numbers = sorted(controller.waiting)
         jobs = [state.jobs[number] for number in numbers]
-        charges = [controller.size(job.number) * state.settings.limit(job.spec.time) for job in jobs]
+        charges = [
+            0 if job.spec.saving else controller.size(job.number) * state.settings.limit(job.spec.time) for job in jobs
+        ]
         found = fair_share.order(
             np.array([job.priority for job in jobs], np.int64),
             np.array([job.user.uid for job in jobs], np.int64),

@@ -12,6 +12,7 @@ from drom.scheduler.allocation.filling import Gaps
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import explain
+from drom.scheduler.live.cluster.jobs import User
 from drom.scheduler.live.cluster.spec import Spec, check
 
 from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, Size
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.jobs import Job
 
 RESOURCES = load_policy("resources")
+BOB = User(1001, 1001, "bob")
 SIZES: list[Size] = [(4, 8 << 30, {}), (4, 8 << 30, {})]
 REGULAR = Spec(command=("job",), folder="/", time=600, nodes=1, threads=4)
 FILLER = replace(REGULAR, threads=1, saving="container", time=0, memory=1 << 30)
@@ -327,3 +329,22 @@ def test_a_node_that_is_back_is_told_what_it_missed(tmp_path: Path) -> None:
     assert 77 not in node.images
     here.settle()
     assert filler.saves == 1
+
+
+def test_fillers_cost_their_users_no_share(tmp_path: Path) -> None:
+    """Neither while they run nor while they wait, for however long they ask."""
+    settings = replace(SETTINGS, half_life=3600.0)
+    here = FakeCluster(tmp_path, RESOURCES, 1, settings, SIZES)
+    here.settle()
+    submit(here, FILLER)
+    submit(here, replace(FILLER, threads=4))
+    assert here.cluster.usage
+    here.turn(1000.0)
+    hers = here.cluster.submit(REGULAR, ANN, here.now)
+    his = here.cluster.submit(REGULAR, BOB, here.now)
+    here.turn(11.0)
+
+    assert here.cluster.usage.of(ANN.uid) == 0
+    assert here.cluster.controller
+    assert hers.state == "starting"
+    assert here.cluster.controller.waiting[0] == his.number
