@@ -137,6 +137,8 @@ class Fillers:
                 child.kill()
                 child.wait()
         if self._store:
+            if not remains:
+                self._store.sweep()
             if not remains and self._store.is_empty():
                 self._store.remove_all()
             self._store.close()

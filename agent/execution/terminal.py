@@ -122,7 +122,7 @@ def _become(command: list[str], side: int, ready: int, go: int) -> None:
         fcntl.ioctl(side, termios.TIOCSCTTY, 0)
         for fd in (0, 1, 2):
             os.dup2(side, fd)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):  # Python ignores the first two, nohup the last
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if os.read(ready, 1):

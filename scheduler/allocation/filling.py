@@ -14,25 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
     from drom.scheduler.allocation.backfill import Held
     from drom.scheduler.interface import Ints
-
-
-class Gaps(NamedTuple):
-    """How gaps are filled: the length of a `slot` in seconds (0: policy B), and the `lead` of saves.
-
-    Fillers are saved `lead` seconds before a slot ends, or a reservation begins.
-    """
-
-    slot: int = 0
-    lead: int = 10
-
-    def slot_end(self, now: int) -> int:
-        """Return the end of the present slot; NEVER without slots."""
-        return (now // self.slot + 1) * self.slot if self.slot else NEVER
 
 
 class Reserved(NamedTuple):

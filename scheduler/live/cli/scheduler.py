@@ -17,7 +17,7 @@ from drom.agent.observe.guarded import EXIT_STATUS, LoopError
 from drom.agent.observe.log import Log, failure
 from drom.agent.system.paths import default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
-from drom.scheduler.allocation.filling import Gaps
+from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, PARTITIONS, SYSTEM_FILE, UsageError, key_of
 from drom.scheduler.live.cluster.settings import LIVE, Settings

@@ -44,6 +44,7 @@ from drom.scheduler.interface import (
     WAITING,
 )
 from drom.scheduler.live.cluster import live_state, policy_call
+from drom.scheduler.live.cluster.partitions import EXPECTED_WAIT
 from drom.scheduler.simulator.measurement import row_of
 from drom.scheduler.simulator.simulation import FAULTS
 
@@ -64,8 +65,6 @@ OVERRUN = 30
 """Seconds within which a job that is past its limit is expected to end."""
 ANYWHERE = ""
 """The name of the group of all nodes."""
-EXPECTED_WAIT = 3600
-"""The expected wait of a job, in seconds, unless its partition has another."""
 
 
 class JobRequest(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.scheduler.allocation.filling import Gaps
+from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.cp.model import require
 from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.controller import check as check_whole

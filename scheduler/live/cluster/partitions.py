@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from drom.agent.text import counted, duration
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.controller import EXPECTED_WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from drom.scheduler.live.cluster.jobs import Node
     from drom.scheduler.live.cluster.spec import Spec
+
+EXPECTED_WAIT = 3600
+"""The expected wait of a job, in seconds, unless its partition has another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide, fitting, suited_nodes
-from drom.scheduler.allocation.filling import Gaps, Reserved, allowance, leaving
+from drom.scheduler.allocation.filling import Reserved, allowance, leaving
+from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.allocation.snapshot import Snapshot
 from drom.scheduler.interface import NEVER, NOBODY, NODE_DOWN
 from drom.scheduler.live.cluster.controller import OVERRUN, Fault, JobRequest

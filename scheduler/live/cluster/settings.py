@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from drom.scheduler.allocation.filling import Gaps
-from drom.scheduler.live.cluster.controller import EXPECTED_WAIT
+from drom.scheduler.allocation.gaps import Gaps
+from drom.scheduler.live.cluster.partitions import EXPECTED_WAIT
 
 if TYPE_CHECKING:
     from drom.scheduler.live.cluster.partitions import Partition

@@ -45,7 +45,7 @@ def test_jobs_get_parts_of_unlike_nodes_and_all_end_right(tmp_path: Path, capsys
     value = json.loads(capsys.readouterr().out)
 
     assert (value["problems"], value["looks"] > len(ACTS)) == ([], True)
-    assert value["summary"]["jobs"] == {"future": 0, "waiting": 0, "running": 0, "ended": 16}
+    assert value["summary"]["jobs"] == {"future": 0, "waiting": 0, "running": 0, "ended": 19}
     assert sorted(name for name, *_ in value["summary"]["shared_nodes"]) == sorted(NODES)
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out.png"}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.execution import protocol as say
-from drom.scheduler.allocation.filling import Gaps
+from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import explain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from drom.scheduler.allocation.filling import Gaps
+from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.allocation.snapshot import PlannedStarts
 from drom.scheduler.cp import simulation
 from drom.scheduler.cp.jobs import Chunk, Job, table_of
