@@ -102,7 +102,7 @@ class Saver:
         """Restore a job before `limit`, and return its image, which is still locked. Raises as `restore`."""
         entry = self._store.take(job, generation, WHOLE, RESTORING)
         with contextlib.ExitStack() as undo:
-            undo.enter_context(_released(entry))
+            undo.callback(entry.release)
             try:
                 write(entry.path / "since", f"{proc.boot_id().hex()} {_ticks()}".encode())
                 process = self._tools.start(self._way(entry.image).restore(entry.image, entry.path), entry.lock)

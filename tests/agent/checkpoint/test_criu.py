@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import pty
 import re
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,9 @@ import pytest
 from drom.agent.checkpoint import images, transfer
 from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, CheckpointError, Quota
 from drom.agent.checkpoint.saver import restored_pid
+from drom.agent.checkpoint.tools import Limit
 
-from tests.agent.checkpoint.conftest import THREADS, Counting, Node, await_true
+from tests.agent.checkpoint.conftest import THREADS, WAIT, Counting, Node, await_true
 from tests.support.other_users import NOBODY
 
 if TYPE_CHECKING:
@@ -102,6 +105,23 @@ def rights(pid: int) -> dict[str, str]:
     """Return ids, groups and capabilities of a process."""
     text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return dict(re.findall(r"^(Uid|Gid|Groups|Cap\w+|NoNewPrivs):[ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
+
+
+def test_the_image_of_a_restored_job_is_locked_until_it_is_released(here: Node, way: str, counting: Counting) -> None:
+    """Otherwise whoever settles images would end the job."""
+    pid = here.start(way, counting.command)
+    counting.advances()
+    here.saver.save(here.image(pid, way=way))
+    reap(pid)
+    entry = here.saver.resume(7, 1, Limit(time.monotonic() + WAIT))
+    here.children.append(restored_pid(entry))
+    gc.collect()
+    here.saver.tidy()
+
+    assert here.store.in_use(7)
+    counting.advances()
+    entry.release()
+    assert not here.store.in_use(7)
 
 
 def test_a_container_has_no_right_more(here: Node, counting: Counting) -> None:
