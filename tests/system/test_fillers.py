@@ -55,9 +55,10 @@ def _start(here: Cluster, script: str, last: int, *words: str) -> int:
 
 
 def _counted(here: Cluster) -> list[int]:
-    """Return the numbers that a filler has counted."""
+    """Return the numbers that a filler has counted; a shell also says that what it waited for was terminated."""
     path = here.folder / "out"
-    return [int(line) for line in path.read_text(encoding="utf-8").split()] if path.exists() else []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [int(line) for line in text.split() if line != "Terminated"]
 
 
 def _await_progress(here: Cluster) -> None:
