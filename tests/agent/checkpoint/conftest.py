@@ -212,9 +212,9 @@ class Counting:
     file: Path
 
     def numbers(self) -> list[int]:
-        """Return the complete lines of the file."""
+        """Return the numbers in the complete lines of the file; a shell also says that its command was killed."""
         text = self.file.read_text(encoding="ascii") if self.file.exists() else ""
-        return [int(line) for line in text[: text.rfind("\n") + 1].split()]
+        return [int(line) for line in text[: text.rfind("\n") + 1].split() if line != "Killed"]
 
     def advances(self) -> None:
         """Wait until the program has counted further."""
