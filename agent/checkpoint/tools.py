@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drom.agent.checkpoint.images import CheckpointError
+from drom.agent.system import proc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OLDEST = (4, 1)
 """The oldest CRIU that works with present kernels (6.13 or newer)."""
+_CAP_SYS_RESOURCE = 24
 GHOST_LIMIT = 64 << 20
 """Most bytes of a deleted file that a process has open: an image contains such files."""
 ABANDONED = "abandoned"
@@ -169,6 +171,11 @@ def find_criu(name: str = "criu") -> str:
         msg = f"{path} is CRIU {'.'.join(map(str, version))}: install CRIU 4.1 or newer."
         raise CheckpointError(msg)
     return path
+
+
+def saves_all_users(of: str = "/proc") -> bool:
+    """Return whether this process has CAP_SYS_RESOURCE, without which CRIU saves root's own jobs alone."""
+    return bool(proc.effective_capabilities(of) >> _CAP_SYS_RESOURCE & 1)
 
 
 def _program(name: str) -> str:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 CAPABILITIES = {19: "CAP_SYS_PTRACE", 23: "CAP_SYS_NICE"}
 """Bits of capabilities(7) that permit an agent to inspect, and bind, programs of other users."""
-_CAP_SYS_RESOURCE = 24
 ACTORS = {
     "numad": "it moves programs between NUMA nodes: stop it on this node",
     "tuned": "its profiles may set affinity: check that the active one does not",
@@ -67,7 +66,7 @@ class Finding:
 
 def capabilities(proc: Path, uid: int) -> Finding:
     """Check whether this process may inspect and bind programs of other users."""
-    held = _effective(proc)
+    held = processes.effective_capabilities(str(proc))
     missing = [name for bit, name in CAPABILITIES.items() if not held >> bit & 1]
     if not missing:
         return Finding("capabilities", "ok", "An agent started here may bind programs of every user.")
@@ -273,7 +272,7 @@ def fillers(proc: Path, uid: int) -> Finding:
         return Finding("fillers", "ok", f"{alone}: install runc to save them in containers.")
     if subprocess.run((criu, "check"), capture_output=True, timeout=60, check=False).returncode:
         return Finding("fillers", "warn", f"{alone}: '{criu} check' says what this kernel lacks.")
-    if not _effective(proc) >> _CAP_SYS_RESOURCE & 1:
+    if not tools.saves_all_users(str(proc)):
         text = "Only root's fillers are saved in containers: CRIU needs CAP_SYS_RESOURCE for those of other users."
         return Finding("fillers", "warn", text)
     return Finding("fillers", "ok", "Fillers are saved in containers, or by their programs' own checkpoints.")
@@ -395,12 +394,6 @@ def frozen_or_not(value: dict[str, object] | None, where: Path) -> Finding:
             "agent", "warn", f"The agent in {where} only observes: start it without --observe to change masks."
         )
     return Finding("agent", "ok", f"An agent manages this node in {where}.")
-
-
-def _effective(proc: Path) -> int:
-    """Return the effective capabilities of this process."""
-    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", _text(proc / "self/status"), re.MULTILINE)
-    return int(match[1], 16) if match else 0
 
 
 def _nearest(path: Path) -> Path:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from drom.agent.observe.log import Log
     from drom.agent.system.loop import Loop
 
-CAP_SYS_RESOURCE = 24
-"""The capability that CRIU needs for fillers of other users."""
 TIDY = 300.0
 """Seconds between two searches for images that a killed drom-filler has left."""
 MOST_OFFERS = 16
@@ -83,7 +81,7 @@ class Fillers:
         self._tidy_at, self._tidies = 0.0, False
         self.cpu = cpu_type()
         self._store: ImageStore | None = None
-        self._saves_others = bool(proc.capabilities() >> CAP_SYS_RESOURCE & 1)
+        self._saves_others = tools.saves_all_users()
         self._site = Site("", 0, 0, "", "", "", {})
         if images and os.geteuid() == 0 and shutil.which("criu") and shutil.which("runc"):
             try:

@@ -254,7 +254,7 @@ def ancestry(pid: int, proc: str = "/proc", most: int = sys.maxsize, since: int 
     return list(found.values())
 
 
-def _status(pid: int, field: str, proc: str) -> list[str]:
+def _status(pid: int | str, field: str, proc: str) -> list[str]:
     """Return the words of a field of ``/proc/PID/status``; empty if there is no such process or field."""
     for line in (read(f"{proc}/{pid}/status") or b"").decode(errors="replace").splitlines():
         name, _, value = line.partition(":")
@@ -263,9 +263,9 @@ def _status(pid: int, field: str, proc: str) -> list[str]:
     return []
 
 
-def capabilities(proc: str = "/proc") -> int:
+def effective_capabilities(proc: str = "/proc") -> int:
     """Return the effective capabilities of this process, a bit for each."""
-    return int((_status(os.getpid(), "CapEff", proc) or ["0"])[0], 16)
+    return int((_status("self", "CapEff", proc) or ["0"])[0], 16)
 
 
 def scan(proc: str = "/proc") -> dict[int, Stat]:

@@ -21,7 +21,7 @@ import pytest
 from drom.agent.checkpoint import images, transfer
 from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, CheckpointError, Quota
 from drom.agent.checkpoint.saver import restored_pid
-from drom.agent.checkpoint.tools import Limit
+from drom.agent.checkpoint.tools import Limit, saves_all_users
 
 from tests.agent.checkpoint.conftest import THREADS, WAIT, Counting, Node, await_true
 from tests.support.other_users import NOBODY
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.system
-CAP_SYS_RESOURCE = 24
 
 
 def reap(pid: int) -> int:
@@ -143,7 +142,7 @@ def test_a_container_has_no_right_more(here: Node, counting: Counting) -> None:
 
 def test_a_users_job_keeps_its_rights(here: Node, way: str, counter: str) -> None:
     """A job of an ordinary user is restored with the same ids, groups and capabilities, and counts on."""
-    if not int(rights(os.getpid())["CapEff"], 16) >> CAP_SYS_RESOURCE & 1:
+    if not saves_all_users():
         pytest.skip("root lacks CAP_SYS_RESOURCE here, without which CRIU saves only root's own jobs")
     home = here.folder / "home"
     home.mkdir()

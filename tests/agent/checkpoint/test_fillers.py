@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from drom.agent.execution.fillers import CAP_SYS_RESOURCE
+from drom.agent.checkpoint.tools import saves_all_users
 from drom.agent.execution.protocol import (
     CONTAINER,
     PROGRAM,
@@ -247,9 +247,7 @@ def test_a_script_is_saved(cluster: Cluster, tmp_path: Path) -> None:
         pytest.param(
             {"uid": 54321},
             "no user has number 54321 on n1: use a user that all nodes know.",
-            marks=pytest.mark.skipif(
-                not proc.capabilities() >> CAP_SYS_RESOURCE & 1, reason="CRIU saves root's jobs alone here"
-            ),
+            marks=pytest.mark.skipif(not saves_all_users(), reason="CRIU saves root's jobs alone here"),
         ),
     ],
 )
@@ -263,7 +261,7 @@ def test_a_filler_that_cannot_start_is_refused(cluster: Cluster, wanted: dict[st
     assert (refused.fault, refused.reason[: len(reason)]) == ("job", reason)
 
 
-@pytest.mark.skipif(bool(proc.capabilities() >> CAP_SYS_RESOURCE & 1), reason="CRIU can save jobs of all users here")
+@pytest.mark.skipif(saves_all_users(), reason="CRIU can save jobs of all users here")
 def test_a_filler_that_could_not_be_saved_is_refused(cluster: Cluster) -> None:
     """Without a capability CRIU saves root's jobs alone."""
     cluster.open("n1")
