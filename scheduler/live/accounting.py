@@ -73,7 +73,7 @@ def each_attempt(told: dict[str, Any]) -> dict[str, Any]:
                 number = len(moved) - len(told["entries"]) - 1
                 times = {entry["what"]: entry["at"] for entry in attempt}
                 end = attempt[-1]["at"] if attempt[-1]["what"] in (*FINAL, "requeued") else None
-                shares = next(entry["detail"]["shares"] for entry in attempt if entry["what"] == "placed")
+                shares = attempt[0]["detail"]["shares"]
                 state = job["state"] if end is None else COMPLETED
                 about = {"job": number, "started": times["started"], "ended": end, "shares": shares, "state": state}
                 jobs.append(job | about)
@@ -192,14 +192,10 @@ def _core_seconds(entries: Iterable[dict[str, Any]], shares: dict[str, int], sta
 
 def core_seconds(entries: Iterable[dict[str, Any]], until: float) -> float:
     """Return the core-seconds that a job had up to `until` in all its attempts, by the entries of its history."""
-    total, attempt = 0.0, list[dict[str, Any]]()
-    for entry in [*entries, {"what": "requeued", "at": until}]:
-        attempt.append(entry)
-        if entry["what"] == "requeued" or entry["what"] in FINAL:
-            shares: dict[str, int] = next((one["detail"]["shares"] for one in attempt if one["what"] == "placed"), {})
-            start = next((one["at"] for one in attempt if one["what"] == "started"), None)
-            total += _core_seconds(attempt, shares, start, min(entry["at"], until))
-            attempt = []
+    total = 0.0
+    for attempt in _attempts([*entries, {"what": "requeued", "at": until}]):
+        start = next(entry["at"] for entry in attempt if entry["what"] == "started")
+        total += _core_seconds(attempt, attempt[0]["detail"]["shares"], start, min(attempt[-1]["at"], until))
     return total
 
 
