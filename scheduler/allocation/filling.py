@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from drom.scheduler.interface import NEVER
 
 if TYPE_CHECKING:
     from drom.scheduler.allocation.backfill import Held
@@ -26,6 +27,11 @@ class Reserved(NamedTuple):
     begin: Ints
     node: Ints
     amount: Ints
+
+
+def slot_end(slot: int, now: int) -> int:
+    """Return the end of the present slot of so many seconds; NEVER without slots (0)."""
+    return (now // slot + 1) * slot if slot else NEVER
 
 
 def allowance(free: Ints, held: Held, reserved: Reserved, until: int) -> Ints:

@@ -14,7 +14,3 @@ class Gaps(NamedTuple):
 
     slot: int = 0
     lead: int = 10
-
-    def slot_end(self, now: int) -> int:
-        """Return the end of the present slot; `NEVER` without slots."""
-        return (now // self.slot + 1) * self.slot if self.slot else 1 << 62

@@ -91,7 +91,8 @@ class Fillers:
         began = self._saving.get((job.number, job.attempt), now)
         if message.saved > job.saves:
             job.ran += now - (job.started or now)
-            self._drop_image(job, but_on=node.name)
+            if job.image_on not in ("", node.name):  # there it has been replaced
+                self._outbox.send(job.image_on, say.Discard(job.number, job.saves))
             job.saves, job.cpu = message.saved, node.cpu
             job.image_on = node.name if job.spec.saving == say.CONTAINER else ""
             took = round(now - began, 3)
@@ -169,8 +170,3 @@ class Fillers:
     def _images_of(self, name: str) -> list[Job]:
         """Return the waiting fillers whose images are on a node."""
         return [job for job in self._state.jobs.values() if job.image_on == name and job.state == PENDING]
-
-    def _drop_image(self, job: Job, but_on: str) -> None:
-        """Remove a filler's image from its node, unless that is `but_on`, which has replaced it."""
-        if job.image_on not in ("", but_on):
-            self._outbox.send(job.image_on, say.Discard(job.number, job.saves))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide, fitting, suited_nodes
-from drom.scheduler.allocation.filling import Reserved, allowance, leaving
+from drom.scheduler.allocation.filling import Reserved, allowance, leaving, slot_end
 from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.allocation.snapshot import Snapshot
 from drom.scheduler.interface import NEVER, NOBODY, NODE_DOWN
@@ -420,7 +420,7 @@ class ResourceController:
         fillers = self._held.rows[self._held.rows[:, FILLS] == 1]
         if not len(waiting) and not len(fillers):
             return {}
-        lead, end = self._gaps.lead, self._gaps.slot_end(now)
+        lead, end = self._gaps.lead, slot_end(self._gaps.slot, now)
         looks = np.array([end - lead, end, *(self._reserved.begin - lead)])
         self._fill_at = int(looks[looks > now].min(initial=NEVER))
         stays = fillers[~np.isin(fillers[:, NUMBER], list(self._leaving))]
@@ -451,9 +451,9 @@ class ResourceController:
 
     def _allowed(self, now: int, seconds: int) -> Ints:
         """Return the most that fillers may hold of each node for so many seconds."""
-        if now + seconds >= self._gaps.slot_end(now):
+        if now + seconds >= slot_end(self._gaps.slot, now):
             return np.zeros_like(self._free)
-        return allowance(self._free, self._problem(now)[2], self._reserved, now + seconds + 1)
+        return allowance(self._free, self._held_by_regular(now), self._reserved, now + seconds + 1)
 
     def _filled(self) -> Ints:
         """Return what fillers hold of each node."""
@@ -540,11 +540,14 @@ class ResourceController:
 
     def _problem(self, now: int) -> tuple[Machine, Requests, Held]:
         """Return the nodes, the regular jobs in the order of the queue, and what those that run hold."""
+        machine = Machine(self._capacity, self._free, self._suited_nodes())
+        return machine, _requests_of(self._regular), self._held_by_regular(now)
+
+    def _held_by_regular(self, now: int) -> Held:
+        """Return what the regular jobs that run hold."""
         held = self._held.rows[self._held.rows[:, FILLS] == 0]
-        requests = _requests_of(self._regular)
         ends = np.maximum(held[:, END], now + 1)
-        parts = Held(ends, np.ascontiguousarray(held[:, NODE]), np.ascontiguousarray(held[:, PART:]))
-        return Machine(self._capacity, self._free, self._suited_nodes()), requests, parts
+        return Held(ends, np.ascontiguousarray(held[:, NODE]), np.ascontiguousarray(held[:, PART:]))
 
     def changes(self) -> dict[int, dict[int, int]]:
         """Return the nodes on which planned cores of jobs have changed: jobs are never resized here."""

@@ -1675,22 +1675,6 @@ class FilledNodes(DividedNodes):
             assert not job.image_on or job.saves in {number for number, _ in kept}, "its image is lost"
 
 
-TestFilledNodes = FilledNodes.TestCase
-TestFilledNodes.settings = settings(
-    max_examples=150,
-    phases=[Phase.generate],
-    stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-TestDividedNodes = DividedNodes.TestCase
-TestDividedNodes.settings = settings(
-    max_examples=200,
-    phases=[Phase.generate],
-    stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
 TestLiveCluster = LiveCluster.TestCase
 TestLiveCluster.settings = settings(
     max_examples=300,
@@ -1699,6 +1683,10 @@ TestLiveCluster.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+TestDividedNodes = DividedNodes.TestCase
+TestDividedNodes.settings = settings(TestLiveCluster.settings, max_examples=200)
+TestFilledNodes = FilledNodes.TestCase
+TestFilledNodes.settings = settings(TestLiveCluster.settings, max_examples=150)
 TestSilentNodes = SilentNodes.TestCase
 TestSilentNodes.settings = settings(TestLiveCluster.settings, max_examples=50)
 
