@@ -35,8 +35,9 @@ _MOUNTS = (
 class Program:
     """What a container runs as a user: a command with its environment, folder and files.
 
-    `binds` are the folders of the node that it sees, `groups` further groups of the user, and `limits` the soft and
-    hard limits of resources by name. A restore takes the command and what follows it from the image.
+    `binds` are the folders of the node that it sees, `groups` further groups of the user, `limits` the soft and hard
+    limits of resources by name, and `memory` the most bytes that it may have (0: no limit). A restore takes the command
+    and what follows it from the image, except the memory.
     """
 
     uid: int
@@ -51,6 +52,7 @@ class Program:
     error: str = "/dev/null"
     umask: int = 0o022
     limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    memory: int = 0
 
 
 def config(name: str, conf: str, program: Program) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def config(name: str, conf: str, program: Program) -> dict[str, Any]:
         "annotations": {"org.criu.config": conf},
         "linux": {
             "cgroupsPath": f"/{name}",
+            "resources": {"memory": {"limit": program.memory, "swap": program.memory}} if program.memory else {},
             "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc")],
         },
     }

@@ -14,6 +14,7 @@ from drom.agent.checkpoint import bundle, faults
 from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.images import CheckpointError
 from drom.agent.checkpoint.processes import kill
+from drom.agent.enforcement import memory_limits
 from drom.agent.system import proc
 from drom.agent.system.mounts import below, detach_below, remove_folder
 
@@ -113,6 +114,18 @@ class Containers:
 
     def _bundle(self, job: int) -> Path:
         return self._tools.folder / "bundles" / str(job)
+
+    def limit_memory(self, job: int, memory: int) -> None:
+        """Limit the memory of a restored container, now without CRIU. Raises OSError if it has more."""
+        memory_limits.make(self._memory_group(job), memory)
+
+    def exceeded_memory(self, job: int) -> bool:
+        """Return whether the kernel killed a process of a container because it needed more than its memory."""
+        return memory_limits.exceeded(self._memory_group(job))
+
+    def _memory_group(self, job: int) -> Path:
+        v1 = _GROUPS / memory_limits.CONTROLLER
+        return (v1 if v1.is_dir() else _GROUPS) / self.name(job)
 
     def remove(self, job: int) -> None:
         """Kill a container, if it exists, and remove what runc keeps of it. Call this once its job is saved or over."""

@@ -21,7 +21,7 @@ from drom.agent.system.cgroups import parse_cgroups, parse_mounts, places
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-V1 = "memory"
+CONTROLLER = "memory"
 """The controller, which is a hierarchy of its own in version 1."""
 _ADVICE = "start drom-tasks.service"
 
@@ -84,7 +84,7 @@ def find(runtime_dir: Path, *, fenced: bool, root: Path = Path("/")) -> MemoryLi
     """
     mounts = parse_mounts(_text(root / "proc/self/mountinfo"))
     own = parse_cgroups(_text(root / "proc/self/cgroup"))
-    found = next(places([mount for mount in mounts if V1 in mount[0]], own), None)
+    found = next(places([mount for mount in mounts if CONTROLLER in mount[0]], own), None)
     if found is None:
         return MemoryLimits(_base_of_v2(root, fenced=fenced), runtime_dir)
     place, parts = root / found[0].lstrip("/"), found[1]
@@ -99,12 +99,12 @@ def _base_of_v2(root: Path, *, fenced: bool) -> Path:
     """Return the group for groups with memory limits in version 2, prepared for them. Raises `ControlError`."""
     if fenced:
         raise ControlError("tasks are in control groups for their CPUs: use --enforce affinity.")
-    mount, base = cpusets.find(root, V1, _ADVICE)
+    mount, base = cpusets.find(root, CONTROLLER, _ADVICE)
     if base not in (mount / cpusets.HOLDER, mount / cpusets.BELOW_ROOT):
         # other processes may be in the agent's own group, and systemd would not start the next agent in it
         raise ControlError(f"the control group {base} is not for jobs alone: {_ADVICE}.")
     try:
-        cpusets.prepare(mount, base, V1)
+        cpusets.prepare(mount, base, CONTROLLER)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise ControlError(f"cannot make control groups in {base} ({reason}): {_ADVICE}.") from error

@@ -77,8 +77,15 @@ class JobExecutor(NoScheduler):
         self._boot = proc.boot_id().hex()
         self._spool = spool.Spool(membership.spool)
         self._supervisor = StepSupervisor(host, self._place, self._boot, self)
-        address, images = membership.address, membership.images
-        self._fillers = Fillers(host, host.log, self._place, images, scheduler=address, tell=self._log_reason)
+        self._fillers = Fillers(
+            host,
+            host.log,
+            self._place,
+            membership.images,
+            scheduler=membership.address,
+            tell=self._log_reason,
+            limits_memory=membership.limits is not None,
+        )
         self._link: SchedulerConnection | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
@@ -376,10 +383,14 @@ class JobExecutor(NoScheduler):
             attempt.note = (
                 "its supervisor on the node was killed, or the node was rebooted: its exit status is unknown."
             )
-        elif attempt.group and memory_limits.exceeded(attempt.group):
+        elif self._is_over_memory(attempt):
             attempt.over_memory = True
             had = in_words(attempt.start.memory)
             attempt.note = f"it needed more than its {had} of memory: ask for more with --mem."
+
+    def _is_over_memory(self, attempt: Attempt) -> bool:
+        exceeded = attempt.group is not None and memory_limits.exceeded(attempt.group)
+        return exceeded or (bool(attempt.start.saving) and self._fillers.report(attempt).over_memory)
 
     def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
         if not attempt.lives:

@@ -90,6 +90,7 @@ class Report:
 
     The last order that was not carried out has the number `answered`, for a `reason`. A job that does not start has a
     `fault` (one of `protocol.FAULTS`) with a `reason`, or a step that was `refused` with an `errno`, as of `Status`.
+    One whose process was killed because it needed more memory than it may have is `over_memory`.
     """
 
     state: str = STARTING
@@ -99,6 +100,7 @@ class Report:
     fault: str = ""
     refused: str = ""
     errno: int = 0
+    over_memory: bool = False
 
 
 def read(folder: Path, name: str, kind: type[T]) -> T | None:
@@ -127,6 +129,7 @@ class Site:
     node: str
     runtime_dir: str
     resources: dict[str, int]
+    limits_memory: bool
 
     @property
     def place(self) -> LaunchSite:
@@ -160,6 +163,7 @@ class Filler:
         self._place = site.place
         self._alarm = alarm
         self._store = site.open()
+        self._memory = start.memory if site.limits_memory else 0
         self._containers = Containers(site.tools, start.script)
         self._saver = Saver(self._store, site.tools, {CONTAINER: self._containers})
         self._image: Entry | None = None
@@ -171,11 +175,12 @@ class Filler:
         self._tell(self._report)
         pid = self._begin()
         status = 0 if pid is None else self._keep(pid)
+        over_memory = self._report.over_memory or self._containers.exceeded_memory(self._start.job)
         self._containers.remove(self._start.job)
         if self._image:
             self._image.release()
         self._saver.settle(self._start.job)
-        self._tell(replace(self._report, settled=True))
+        self._tell(replace(self._report, settled=True, over_memory=over_memory))
         return status
 
     def _begin(self) -> int | None:
@@ -189,13 +194,23 @@ class Filler:
                 if start.source and not self._store.find(start.job, start.image):
                     self._fetch(start.source, limit)
                 self._image = self._saver.resume(start.job, start.image, limit)
-                return restored_pid(self._image)
+                return self._with_limit(restored_pid(self._image))
         except _NotStartedError as error:
             self._tell(error.report)
         except CheckpointError as error:
             if not self._order():  # which has ended the restore otherwise
                 self._tell(Report(fault="image" if start.image else "node", reason=str(error)))
         return None
+
+    def _with_limit(self, pid: int) -> int:
+        """Limit the memory of a restored job with a first process `pid`, and return that. A job with more is killed."""
+        try:
+            if self._memory:
+                self._containers.limit_memory(self._start.job, self._memory)
+        except OSError:
+            self._report = replace(self._report, over_memory=True)
+            os.kill(pid, signal.SIGKILL)
+        return pid
 
     def _fetch(self, source: Source, limit: Limit) -> None:
         from drom.agent.checkpoint import network  # takes a while
@@ -271,6 +286,7 @@ class Filler:
             error=files[2],
             umask=start.umask,
             limits=_limits(),
+            memory=self._memory,
         )
         _try_as_user(program, appends=start.attempt > 1, finds=not start.script)
         return program

@@ -58,6 +58,7 @@ class Fillers:
     """The fillers of a node, whose images are in `images`. `loop` shows the ends of processes that are started.
 
     Answers to the scheduler, which has the address `scheduler`, go to `tell`.
+    `limits_memory` says whether the memory of jobs is limited.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Fillers:
         *,
         scheduler: str,
         tell: Callable[[FromAgent], None],
+        limits_memory: bool,
     ) -> None:
         self._scheduler = scheduler
         self._tell = tell
@@ -82,7 +84,8 @@ class Fillers:
         self.cpu = cpu_type()
         self._store: ImageStore | None = None
         self._saves_others = tools.saves_all_users()
-        self._site = Site("", 0, 0, "", "", "", {})
+        about = (place.node, str(place.runtime_dir), dict(place.resources))
+        self._site = Site("", 0, 0, "", *about, limits_memory)
         if images and os.geteuid() == 0 and shutil.which("criu") and shutil.which("runc"):
             try:
                 self._open(images)
@@ -96,9 +99,10 @@ class Fillers:
         except CheckpointError:
             store.close()
             raise
-        place, quota = self._place, images.quota
-        about = (place.node, str(place.runtime_dir), dict(place.resources))
-        self._site = Site(str(store.path), quota.store, quota.user, made.runc, *about)
+        quota = images.quota
+        self._site = replace(
+            self._site, store=str(store.path), quota=quota.store, user_quota=quota.user, runc=made.runc
+        )
         self._store = store
 
     @property

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from drom.agent.checkpoint import bundle
 from drom.agent.checkpoint.bundle import Program
@@ -19,6 +20,7 @@ PROGRAM = Program(
     output="/home/x/o",
     umask=0o27,
     limits={"RLIMIT_NOFILE": (1024, 4096)},
+    memory=1 << 20,
 )
 
 
@@ -31,6 +33,15 @@ def test_a_container_has_its_user_and_no_capability() -> None:
     assert process["noNewPrivileges"] is True
     assert set(map(tuple, process["capabilities"].values())) == {()}
     assert process["env"] == ["A=b=c"]
+
+
+def test_a_container_has_memory_as_far_as_it_is_limited() -> None:
+    """Swap included."""
+    limited = bundle.config("drom-7", "/conf", PROGRAM)["linux"]["resources"]
+    free = bundle.config("drom-7", "/conf", replace(PROGRAM, memory=0))["linux"]["resources"]
+
+    assert limited == {"memory": {"limit": 1 << 20, "swap": 1 << 20}}
+    assert free == {}
 
 
 def test_words_of_a_command_are_passed_as_they_are() -> None:

@@ -220,6 +220,24 @@ def test_a_filler_ends_as_its_program(cluster: Cluster, tmp_path: Path) -> None:
     assert found[0][0].splitlines()[:3] == ["asked", str(tmp_path), "0027"]
 
 
+def test_a_filler_that_needs_more_than_its_memory_says_so(cluster: Cluster, tmp_path: Path) -> None:
+    """Also after it was restored, and the memory of what keeps and saves it does not count."""
+    if not cluster.open("n1").limits_memory:
+        pytest.skip("memory cannot be limited here")
+    go = tmp_path / "go"
+    waits = f"while [ ! -e {go} ]; do sleep 0.01; done; tail /dev/zero"
+    about: dict[str, Any] = {"memory": 16 << 20, "output": "/dev/null"}
+    cluster.start("n1", ("sh", "-c", waits), **about)
+    cluster.save("n1", 1)
+    cluster.start("n1", ("sh", "-c", waits), attempt=2, image=1, **about)
+    go.touch()
+    ended = cluster.scheduler.hear(Ended, job=7, attempt=2)
+    cluster.scheduler.say("n1", Forget(7, 2))
+
+    assert (ended.status, ended.over_memory) == (128 + signal.SIGKILL, True)
+    assert ended.note == "it needed more than its 16 MiB of memory: ask for more with --mem."
+
+
 def test_a_script_is_saved(cluster: Cluster, tmp_path: Path) -> None:
     """A shell reads its script on from where it was, although the file of the first attempt is gone."""
     script = "#!/bin/sh\nfor n in $(seq 100000); do echo $n; sleep 0.005; done\n" + "# more\n" * 2000
