@@ -4,7 +4,7 @@
 A container sees its node's own folders at their usual paths, with the rights of the job's user and no capability. Its
 processes, mounts and IPC are its own; its network is the node's. CRIU cannot save a file that was opened outside of the
 container, so a shell inside opens the files of standard input and output, as the user. It remains the first process,
-which the kernel protects from signals, so that these have their usual effect on the program.
+which the kernel protects from signals, so that these have their usual effect on the program. It itself prints nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OWN = ("dev", "lost+found", "proc", "run", "sys")
 """Top-level folders that a container does not share with its node."""
-_OPEN = 'exec <"$1" >>"$2" 2>>"$3"; shift 3; "$@"; exit $?'
+_OPEN = 'exec <"$1" >>"$2" 3>>"$3" 2>/dev/null; shift 3; "$@" 2>&3 3>&-; exit $?'
 SCRIPT = "/drom-script"
 """Where a container has the script of its job."""
 _HIDDEN = ("nosuid", "noexec", "nodev")

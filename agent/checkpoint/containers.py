@@ -157,16 +157,22 @@ def is_in(pid: int, name: str) -> bool:
     return f"/{name}\n".encode() in (proc.read(f"/proc/{pid}/cgroup") or b"")
 
 
+def thaw(name: str) -> None:
+    """Let the processes of a container run, or end, that a killed CRIU has left frozen."""
+    with contextlib.suppress(OSError):  # with control groups of version 2 frozen processes can be killed
+        (_GROUPS / "freezer" / name / "freezer.state").write_text("THAWED", encoding="ascii")
+
+
 def _kill_group(name: str) -> None:
     """Kill and reap the processes of a container's control group, and remove it."""
-    for pid in proc.numbers("/proc"):
-        stat = proc.read_stat(pid)
-        pidfd = proc.open_pidfd(pid, stat.start_time) if stat else None
-        if pidfd is None:
-            continue
-        if is_in(pid, name):
+    thaw(name)
+    stats = {pid: stat for pid in proc.numbers("/proc") if is_in(pid, name) and (stat := proc.read_stat(pid))}
+    # The first process comes first: all others end with it.
+    for start_time, pid in sorted((stat.start_time, pid) for pid, stat in stats.items()):
+        pidfd = proc.open_pidfd(pid, start_time)
+        if pidfd is not None:
             kill(pid, pidfd)
-        os.close(pidfd)
+            os.close(pidfd)
     for path in (_GROUPS, *_GROUPS.iterdir()):
         with contextlib.suppress(OSError):
             (path / name).rmdir()

@@ -36,9 +36,15 @@ RESTORE_SECONDS = 600.0
 SAVE_SECONDS = 3600.0
 ABANDON_SECONDS = 30.0
 """Seconds that CRIU has to leave a job that it was to save."""
+_FAILED = b"Dumping FAILED"
+"""What CRIU logs when it has failed and the processes go on."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OF_RESTORE = ("restore.log", "runc.log", "pid", "since")
 """Files of a restore in the folder of an image."""
+
+
+class CrashedError(CheckpointError):
+    """CRIU was killed while it saved a job, whose processes were killed after that."""
 
 
 class Way(Protocol):
@@ -65,8 +71,8 @@ class Saver:
     def save(self, image: Image, limit: Limit | None = None) -> Image:
         """Save a job and return its image.
 
-        Raises `CheckpointError` if it cannot be saved, or not before `limit`; then it goes on, unless CRIU was killed
-        and has ended it.
+        Raises `CheckpointError` if it cannot be saved, or not before `limit`; then it goes on. Raises `CrashedError` if
+        CRIU was killed, which may have changed the processes: they are killed.
         """
         way = self._way(image)
         limit = limit or within(SAVE_SECONDS)
@@ -78,14 +84,17 @@ class Saver:
                 entry.remove()
                 raise
             in_time = limit.await_end(process)
-            status = process.wait() if in_time else _abandon(entry, process)
+            completes = _has_failed_cleanly(entry) if in_time else _abandon(entry, process)
+            status = process.wait()
+            if crashed := status != 0 and not completes:
+                self._clean(entry, entry.image.boot, entry.image.start_time)
             why = "" if status == 0 else _reason(entry, "dump.log") if in_time else "its time for that was over."
             entry.look()
             self._settle_save(entry, ended=status == 0)
             if entry.state != WHOLE:
                 fate = "goes on" if _stands(image) else "has ended"
                 msg = f"job {image.job} was not saved and {fate}: {why}"
-                raise CheckpointError(msg)
+                raise CrashedError(msg) if crashed else CheckpointError(msg)
         return entry.image
 
     def restore(self, job: int, generation: int) -> int:
@@ -197,8 +206,14 @@ class Saver:
             raise CheckpointError(msg) from None
 
 
-def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> int:
-    """Let a save fail, so that CRIU leaves the job in order; return the exit status.
+def _has_failed_cleanly(entry: Entry) -> bool:
+    """Return whether CRIU has touched no process of a job, or says at its end that it has left them in order."""
+    log = entry.path / "dump.log"
+    return not log.exists() or _FAILED in read_plain(log, LONGEST_LOG)
+
+
+def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> bool:
+    """Let a save fail, so that CRIU leaves the job in order; return whether it has ended, or had to be killed.
 
     Killed, CRIU would leave its code in the processes. It fails cleanly when it cannot write, and when the script that
     it calls last does.
@@ -209,9 +224,10 @@ def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> int:
         if os.path.basename(proc.executable(pid)) == "criu":  # noqa: PTH119 - a text
             with contextlib.suppress(OSError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
-    if not within(ABANDON_SECONDS).await_end(process):
-        _kill_all(process)
-    return process.wait()
+    if within(ABANDON_SECONDS).await_end(process):
+        return True
+    _kill_all(process)
+    return False
 
 
 def _kill_all(process: subprocess.Popen[bytes]) -> None:

@@ -379,7 +379,9 @@ class JobExecutor(NoScheduler):
 
     def _note_cause(self, attempt: Attempt) -> None:
         """Note why an attempt is over if it did not end by itself."""
-        if attempt.status is None:
+        if attempt.start.saving == protocol.CONTAINER and (lost := self._fillers.why_lost(attempt)):
+            attempt.status, attempt.note = None, lost
+        elif attempt.status is None:
             attempt.note = (
                 "its supervisor on the node was killed, or the node was rebooted: its exit status is unknown."
             )
@@ -390,7 +392,7 @@ class JobExecutor(NoScheduler):
 
     def _is_over_memory(self, attempt: Attempt) -> bool:
         exceeded = attempt.group is not None and memory_limits.exceeded(attempt.group)
-        return exceeded or (bool(attempt.start.saving) and self._fillers.report(attempt).over_memory)
+        return exceeded or self._fillers.report(attempt).over_memory
 
     def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
         if not attempt.lives:
@@ -406,6 +408,8 @@ class JobExecutor(NoScheduler):
     def _kill(self, attempt: Attempt, pids: set[int], stats: dict[int, Stat], now: float) -> None:
         """Kill processes of an attempt; log once if they survive SIGKILL, because they hang in the kernel."""
         send_signal(signal.SIGKILL, pids, stats)
+        if attempt.start.saving == protocol.CONTAINER:
+            self._fillers.thaw(attempt)
         attempt.doomed = {pid: stats[pid].start_time for pid in pids if pid in stats}
         attempt.killed = now if attempt.killed is None else attempt.killed
         if pids and not attempt.survives and now - attempt.killed >= PATIENCE:

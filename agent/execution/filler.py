@@ -34,7 +34,7 @@ from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.containers import Containers
 from drom.agent.checkpoint.images import CONTAINER, WHOLE, CheckpointError, Image, Quota
 from drom.agent.checkpoint.processes import descendants
-from drom.agent.checkpoint.saver import RESTORE_SECONDS, Saver, restored_pid
+from drom.agent.checkpoint.saver import RESTORE_SECONDS, CrashedError, Saver, restored_pid
 from drom.agent.checkpoint.store import TOOLS, ImageStore
 from drom.agent.checkpoint.tools import Limit, Tools
 from drom.agent.enforcement import affinity
@@ -90,7 +90,8 @@ class Report:
 
     The last order that was not carried out has the number `answered`, for a `reason`. A job that does not start has a
     `fault` (one of `protocol.FAULTS`) with a `reason`, or a step that was `refused` with an `errno`, as of `Status`.
-    One whose process was killed because it needed more memory than it may have is `over_memory`.
+    One whose process was killed because it needed more memory than it may have is `over_memory`, and `lost` says how
+    it has ended if neither its program nor a user ended it.
     """
 
     state: str = STARTING
@@ -101,6 +102,7 @@ class Report:
     refused: str = ""
     errno: int = 0
     over_memory: bool = False
+    lost: str = ""
 
 
 def read(folder: Path, name: str, kind: type[T]) -> T | None:
@@ -245,7 +247,8 @@ class Filler:
             image = Image(*about, pid, stat.start_time if stat else 0, proc.boot_id().hex(), binds=binds)
             self._saver.save(image, Limit(order.until))
         except CheckpointError as error:
-            self._tell(replace(self._report, answered=order.generation, reason=str(error)))
+            lost = str(error) if isinstance(error, CrashedError) else ""
+            self._tell(replace(self._report, answered=order.generation, reason=str(error), lost=lost))
             return False
         if self._image:
             self._image.remove()

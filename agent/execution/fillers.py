@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from drom.agent.checkpoint import program, tools
-from drom.agent.checkpoint.containers import Containers, is_in, name_of
+from drom.agent.checkpoint.containers import Containers, is_in, name_of, thaw
 from drom.agent.checkpoint.images import REMOVED, WHOLE, CheckpointError, Quota
 from drom.agent.checkpoint.store import TOOLS, ImageStore
 from drom.agent.execution import filler, launch
@@ -192,6 +192,10 @@ class Fillers:
         name = name_of(self._site.tools.folder, attempt.start.job)
         return is_in(pid, name) and os.path.basename(proc.executable(pid)) != "criu"  # noqa: PTH119 - a text
 
+    def thaw(self, attempt: Attempt) -> None:
+        """Let the processes of an attempt end that were killed while they were saved."""
+        thaw(name_of(self._site.tools.folder, attempt.start.job))
+
     def settled(self, attempt: Attempt) -> bool:
         """Return whether nothing is left to be done for an attempt without processes; if not, have it done."""
         container = self._store and attempt.start.saving == CONTAINER
@@ -221,6 +225,12 @@ class Fillers:
             return order.generation, entry.size()
         report = self.report(attempt)
         return (start.image, 0) if report.state != RUNNING and not report.fault else (0, 0)
+
+    def why_lost(self, attempt: Attempt) -> str:
+        """Return how an attempt has ended if neither its program nor a user ended it; an empty text otherwise."""
+        report = self.report(attempt)
+        killed = attempt.status is not None and attempt.status.status == -signal.SIGKILL and not report.settled
+        return "what keeps it on the node was killed." if killed else report.lost
 
     def refusal(self, attempt: Attempt) -> tuple[str, str] | None:
         """Return the fault and the reason for which a filler was not started; None if it was."""

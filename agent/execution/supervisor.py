@@ -239,9 +239,12 @@ def _below(keepers: set[int], stats: dict[int, Stat]) -> set[int]:
 
 
 def send_signal(number: int, pids: Iterable[int], stats: dict[int, Stat]) -> None:
-    """Send a signal to those of `pids` that are still the processes of the scan `stats`."""
-    for pid in pids:
-        pidfd = proc.open_pidfd(pid, stats[pid].start_time) if pid in stats else None
+    """Send a signal to those of `pids` that are still the processes of the scan `stats`.
+
+    Parents come first, so that no shell that is to be killed reports that a child was.
+    """
+    for start_time, pid in sorted((stats[pid].start_time, pid) for pid in pids if pid in stats):
+        pidfd = proc.open_pidfd(pid, start_time)
         if pidfd is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(pidfd, number)

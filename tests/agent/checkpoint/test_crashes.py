@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.checkpoint import saver as saver_module
-from drom.agent.checkpoint.images import PROCESSES, RESTORED, WHOLE
-from drom.agent.checkpoint.saver import restored_pid
+from drom.agent.checkpoint.containers import Containers
+from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE
+from drom.agent.checkpoint.saver import CrashedError, restored_pid
 from drom.agent.system import proc
 from drom.agent.system.files import lock_folder
 
@@ -158,6 +159,31 @@ def test_a_save_is_killed_between_dump_and_rename(here: Node, way: str, counting
         gate.open()
 
     assert one_job_is_left(here, counting) == (WHOLE if killed == "saver" else "runs")
+
+
+def test_a_job_whose_criu_is_killed_is_killed(here: Node, way: str, counting: Counting) -> None:
+    """Its processes may have CRIU's code in them, or be frozen: the saver says that the job has to begin again."""
+    image = here.image(started(here, way, counting), way=way)
+    gate = Gate(here, here.tools.commit, "post-dump")
+
+    def save() -> None:
+        try:
+            here.saver.save(image)
+        except CrashedError as error:
+            (here.folder / "why").write_text(str(error), encoding="utf-8")
+
+    saver = begin(save)
+    script, criu = gate.wait()
+    if way == CONTAINER:
+        frozen = Path("/sys/fs/cgroup/freezer", Containers(here.tools).name(7), "freezer.state")
+        if frozen.exists():  # as at a moment of each save
+            frozen.write_text("FROZEN", "ascii")
+    kill(criu, script)
+    os.waitpid(saver, 0)
+
+    assert (here.folder / "why").read_text("utf-8").startswith("job 7 was not saved and has ended: ")
+    assert here.states() == []
+    assert running(counting) == []
 
 
 def test_criu_is_killed_between_rename_and_the_end_of_the_job(here: Node, way: str, counting: Counting) -> None:
