@@ -25,9 +25,13 @@ class Estimate(NamedTuple):
 
 
 def estimate(samples: Floats) -> Estimate:
-    """Return the mean of 2 to 30 values and half of its 95 % interval, by Student's t."""
+    """Return the mean of two or more values and half of its 95 % interval, by Student's t.
+
+    Beyond 30 values the point is that of 30, which is at most 4 % too wide.
+    """
     count = len(samples)
-    return Estimate(float(samples.mean()), float(STUDENT[count - 2] * samples.std(ddof=1) / math.sqrt(count)))
+    point = STUDENT[min(count, 30) - 2]
+    return Estimate(float(samples.mean()), float(point * samples.std(ddof=1) / math.sqrt(count)))
 
 
 def verdict(gain: Estimate) -> str:

@@ -2,17 +2,17 @@
 """Gap filling on a real cluster: real containers, saved and moved, beside the same regular jobs without them.
 
 Nodes of one emulated core each stand for the slots of the paper (Polyakov and Dubenskaya, GRID 2018). Regular jobs
-sleep for their run times; the sizes and requests are those of `drom.workloads.lomonosov` at p = 0.5, with run times
-compressed and arrivals of a Poisson process. Fillers count ticks, and there are always more of them than nodes. Four
+sleep for their run times; run times and requests are those of `drom.workloads.lomonosov` at p = 0.5, a second for a
+minute, and arrivals are a Poisson process. Fillers count ticks, and there are always more of them than nodes. Four
 runs have the same regular jobs: starts at any time, and at the ends of slots, each without and with fillers. The
 first pair shows policy B, the second policy A.
 
-The times to save and to restore are those of this machine, and cannot be compressed: t is large against a slot of
-seconds.
+The times to save and to restore are those of this machine, and not compressed.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from pathlib import Path
@@ -35,14 +35,14 @@ NODES = 6
 LOAD = 0.75
 """The load that regular jobs would be at the same time as they come, without gaps."""
 ACCURACY = 0.5
-LEAD = 3
+LEAD = 2
 """Seconds between the order to save a filler and the end of a slot, or the beginning of a reservation."""
-SLOT = 20
+SLOT = 60
 """Policy A: T in seconds."""
-SECONDS = 240
+SECONDS = 900
 TICK = 0.1
 """Seconds of work that a filler counts as one."""
-LONGEST = 30
+LONGEST = 240
 """Most seconds of a regular job."""
 DELAYED = 1.0
 """A regular job that begins so many seconds after it was placed was delayed."""
@@ -85,6 +85,14 @@ class RegularJob(NamedTuple):
     nodes: int
 
 
+class Stay(NamedTuple):
+    """A job had the core of a node from one time to another."""
+
+    node: str
+    begin: float
+    end: float
+
+
 class LiveRow(NamedTuple):
     """The result of a run; shares are of the core-time of all nodes until the last submission."""
 
@@ -93,10 +101,12 @@ class LiveRow(NamedTuple):
     """The share that regular jobs had."""
     load: float
     """The share that any job had."""
+    filled: float
+    """The share that fillers had of the slots without a regular job; 0 in runs without slots."""
     gain: float
     """The share of useful work of fillers."""
-    response: float
-    """The mean time from submission to end of regular jobs, in seconds."""
+    responses: tuple[float, ...]
+    """The times from submission to end of regular jobs, in seconds."""
     delayed: int
     """Regular jobs that began more than `DELAYED` seconds after they had been placed."""
     delay: float
@@ -116,7 +126,7 @@ def jobs_of(seed: int, seconds: int) -> list[RegularJob]:
     found, at = list[RegularJob](), 0.0
     while at < seconds:
         minutes = int(MINUTES.draw(1, 1 << 20, chance)[0])
-        run_time = float(min(LONGEST, max(1.0, minutes / 20)))
+        run_time = float(min(LONGEST, minutes))
         nodes = int(chance.integers(1, NODES // 2 + 1))
         requested = int(requests(np.array([round(run_time * 60)]), ACCURACY, chance)[0]) // 60 + 5
         found.append(RegularJob(at, run_time, requested, nodes))
@@ -207,24 +217,22 @@ def _efficiency(home: Path) -> tuple[str, float]:
 def _row(name: str, told: dict[str, Any], ended: dict[str, Any], window: tuple[float, float], ticks: int) -> LiveRow:
     """Return the result of a run: `told` is its history at the last submission, `ended` that at its end."""
     whole = NODES * (window[1] - window[0])
-    regular = {job["job"] for job in ended["jobs"] if not job["saving"]}
-    held = {False: 0.0, True: 0.0}
-    saves, restores, moves = list[float](), list[float](), 0
-    for job, entries in _by_job(told).items():
-        is_regular = job in regular
-        held[is_regular] += _held(entries, "started" if is_regular else "placed", window)
-        if not is_regular:
-            saves += [entry["detail"]["seconds"] for entry in entries if entry["what"] == "saved"]
-            restores += list(_restores(entries))
-            moves += _moves(entries)
+    regular = {job["job"]: job["ended"] - job["submitted"] for job in ended["jobs"] if not job["saving"]}
+    histories = _by_job(told)
+    ours = [entries for job, entries in histories.items() if job in regular]
+    fillers = [entries for job, entries in histories.items() if job not in regular]
+    held = [_held(_stays(ours, "started"), window), _held(_stays(fillers, "placed"), window)]
+    saves = [entry["detail"]["seconds"] for entries in fillers for entry in entries if entry["what"] == "saved"]
+    restores = [seconds for entries in fillers for seconds in _restores(entries)]
+    moves = sum(map(_moves, fillers))
     waits = [_waits(entries) for job, entries in _by_job(ended).items() if job in regular]
-    rows = [job for job in ended["jobs"] if job["job"] in regular]
     return LiveRow(
         name,
-        held[True] / whole,
-        (held[True] + held[False]) / whole,
+        held[0] / whole,
+        sum(held) / whole,
+        _filled(_stays(ours, "placed"), _stays(fillers, "placed"), window) if "--filler-slot" in RUNS[name] else 0.0,
         ticks * TICK / whole,
-        statistics.fmean(job["ended"] - job["submitted"] for job in rows),
+        tuple(regular.values()),
         sum(wait > DELAYED for wait in waits),
         max(waits),
         len(saves),
@@ -241,20 +249,37 @@ def _by_job(told: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def _held(entries: Sequence[dict[str, Any]], first: str, window: tuple[float, float]) -> float:
-    """Return the core-seconds that a job had in a window, in each attempt from the event `first` on."""
-    begin, until = window
-    since: float | None = None
-    found, cores = 0.0, 0
-    for entry in [*entries, {"what": "requeued", "at": until, "detail": {}}]:
-        if entry["what"] == "placed":
-            cores = sum(entry["detail"]["shares"].values())
-        if entry["what"] == first:
-            since = entry["at"]
-        elif since is not None and (entry["what"] == "requeued" or entry["what"] in FINAL):
-            found += cores * max(0.0, min(entry["at"], until) - max(since, begin))
-            since = None
+def _stays(histories: Sequence[Sequence[dict[str, Any]]], first: str) -> list[Stay]:
+    """Return when jobs had which nodes, in each attempt from the event `first` on; the last may have no end."""
+    found = list[Stay]()
+    for entries in histories:
+        nodes, since = list[str](), None
+        for entry in [*entries, {"what": "requeued", "at": math.inf, "detail": {}}]:
+            if entry["what"] == "placed":
+                nodes = list(entry["detail"]["shares"])
+            if entry["what"] == first:
+                since = entry["at"]
+            elif since is not None and (entry["what"] == "requeued" or entry["what"] in FINAL):
+                found += [Stay(node, since, entry["at"]) for node in nodes]
+                since = None
     return found
+
+
+def _held(stays: Sequence[Stay], window: tuple[float, float]) -> float:
+    """Return the core-seconds of stays in a window."""
+    return sum(max(0.0, min(stay.end, window[1]) - max(stay.begin, window[0])) for stay in stays)
+
+
+def _filled(regular: Sequence[Stay], fillers: Sequence[Stay], window: tuple[float, float]) -> float:
+    """Return the share that fillers had of the whole slots in a window on nodes without a regular job."""
+    first, last = math.ceil(window[0] / SLOT), math.floor(window[1] / SLOT)
+    used = {
+        (stay.node, slot)
+        for stay in regular
+        for slot in range(max(first, int(stay.begin // SLOT)), min(last, math.ceil(min(stay.end, window[1]) / SLOT)))
+    }
+    idle = NODES * (last - first) - len(used)
+    return _held(fillers, (first * SLOT, last * SLOT)) / (idle * SLOT) if idle else 0.0
 
 
 def _waits(entries: Sequence[dict[str, Any]]) -> float:

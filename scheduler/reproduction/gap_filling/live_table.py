@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from drom.agent.text import table
+from drom.scheduler.analysis.estimates import estimate
 from drom.scheduler.reproduction.gap_filling.live import DELAYED, LEAD, NODES, SLOT, LiveResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from drom.scheduler.analysis.estimates import Estimate
 
 _NAMES = {
     "none": "starts at any time, no fillers",
@@ -22,12 +27,16 @@ _NAMES = {
 def lines(found: LiveResult, seconds: int) -> Iterator[str]:
     """Yield the table of runs, and the paper's bound with the measured t and c."""
     yield f"{NODES} nodes of one core, {seconds} s of regular jobs, fillers saved by {found.saving} {LEAD} s ahead"
-    heads = ("regular", "load", "gain", "response, s", f"over {DELAYED:g} s", "longest, s", "saves", "moves")
+    delays = (f"over {DELAYED:g} s", "longest, s")
+    heads = ("regular", "load", "of idle slots", "gain", "response, s", *delays, "saves", "moves")
     rows = [
         [
             _NAMES[row.name],
-            *(f"{value:.3f}" for value in (row.regular, row.load, row.gain)),
-            f"{row.response:.2f}",
+            f"{row.regular:.3f}",
+            f"{row.load:.3f}",
+            f"{row.filled:.3f}" if row.name in ("slots", "A") else "-",
+            f"{row.gain:.3f}",
+            f"{fmean(row.responses):.1f}",
             str(row.delayed),
             f"{row.delay:.2f}",
             str(row.saves),
@@ -36,10 +45,23 @@ def lines(found: LiveResult, seconds: int) -> Iterator[str]:
         for row in found.rows
     ]
     yield from table(["run", *heads], rows, " " + ">" * len(heads))
+    yield "of idle slots: the time that fillers had of slots of a node without a regular job"
     yield f"over {DELAYED:g} s, longest: regular jobs that began so long after it was decided to start them"
     yield ""
+    for name, change in _changes(found).items():
+        yield f"longer responses under {name}, job by job: {change.mean:+.2f} s ± {change.half:.2f} s"
     for name, value in _bounds(found).items():
         yield f"{name}: {value:.3f}"
+
+
+def _changes(found: LiveResult) -> dict[str, Estimate]:
+    """Return by how much regular jobs took longer with fillers than without, from submission to end."""
+    responses = {row.name: np.array(row.responses) for row in found.rows}
+    return {
+        policy: estimate(responses[policy] - responses[alone])
+        for policy, alone in (("B", "none"), ("A", "slots"))
+        if len(responses[alone]) > 1
+    }
 
 
 def _bounds(found: LiveResult) -> dict[str, float]:

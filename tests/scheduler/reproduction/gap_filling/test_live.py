@@ -3,12 +3,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.agent.execution.protocol import PROGRAM
 from drom.scheduler.reproduction.gap_filling import live
-from drom.scheduler.reproduction.gap_filling.live import NODES, TICK, LiveResult, LiveRow, RegularJob, jobs_of
+from drom.scheduler.reproduction.gap_filling.live import (
+    NODES,
+    SLOT,
+    TICK,
+    LiveResult,
+    LiveRow,
+    RegularJob,
+    Stay,
+    jobs_of,
+)
 from drom.scheduler.reproduction.gap_filling.live_table import lines, to_json
 
 if TYPE_CHECKING:
@@ -45,8 +55,19 @@ def test_the_figures_of_a_run_are_those_of_its_history() -> None:
     assert row.regular == 7.5 / whole
     assert row.load == (7.5 + 12.0 + 17.0) / whole
     assert row.gain == 100 * TICK / whole
-    assert (row.response, row.delayed, row.delay) == (11.0, 1, 2.5)
+    assert row.filled == 0
+    assert (row.responses, row.delayed, row.delay) == ((11.0,), 1, 2.5)
     assert (row.saves, row.moves, row.save_s, row.restore_s) == (1, 1, 2.0, 3.0)
+
+
+def test_slots_count_that_no_regular_job_has() -> None:
+    """A regular job has a slot to its end; what fillers have outside of the whole slots is not counted."""
+    regular = [Stay("n1", 2 * SLOT, 2.5 * SLOT)]
+    fillers = [Stay("n2", 1.1 * SLOT, 2.9 * SLOT), Stay("n1", 3 * SLOT, math.inf)]
+    window = (1.5 * SLOT, 4.5 * SLOT)
+
+    assert live._filled(regular, fillers, window) == pytest.approx((0.9 + 1.0) / (2 * NODES - 1))
+    assert live._filled([Stay(f"n{one}", 0, math.inf) for one in range(NODES)], [], window) == 0
 
 
 def test_the_same_seed_gives_the_same_jobs() -> None:
@@ -62,12 +83,15 @@ def test_the_same_seed_gives_the_same_jobs() -> None:
 
 def test_the_bound_of_the_paper_is_beside_the_gain() -> None:
     """With the measured times and the measured efficiency."""
-    rows = [LiveRow(name, 0.8, 0.9, 0.1, 5.0, 0, 0.5, 3, 1, 2.0, 1.0) for name in live.RUNS]
+    rows = [LiveRow(name, 0.8, 0.9, 0.7, 0.1, (5.0, 7.0), 0, 0.5, 3, 1, 6.0, 3.0) for name in live.RUNS]
+    rows[1] = rows[1]._replace(responses=(6.0, 8.0))
     found = LiveResult(rows, "container", 0.9)
 
     text = "\n".join(lines(found, 240))
     assert "the paper's bound, idle (1 - t) c: 0.153" in text
     assert "the gain that was measured: 0.100" in text
+    assert "longer responses under B, job by job: +1.00 s ± 0.00 s" in text
+    assert "longer responses under A, job by job: +0.00 s ± 0.00 s" in text
     told = to_json(found, 1, 240)
     assert [run["name"] for run in told["runs"]] == ["none", "B", "slots", "A"]
 
