@@ -124,8 +124,8 @@ def gapfill(
     days: Annotated[int, typer.Option(metavar="N", min=1, max=3650, help="Number of simulated days.")] = 180,
     live: Annotated[bool, typer.Option("--live", help="Run real jobs and fillers on this machine instead.")] = False,
     seconds: Annotated[
-        int, typer.Option(metavar="N", min=20, max=86400, help="Seconds of regular jobs in each of the four real runs.")
-    ] = 240,
+        int, typer.Option(metavar="N", min=120, max=86400, help="Seconds of regular jobs in each of four real runs.")
+    ] = 900,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the simulation on gap filling with containers (GRID 2018): load over accuracy, and the gain."""

@@ -110,10 +110,11 @@ class Cluster:
         if self.controller is None:
             raise SchedulerError("no node has joined yet: an administrator adds one with drom agent --scheduler.")
         partition = partition_of(spec.partition, self.settings.partitions)
-        time = spec.time or (LONGEST if spec.saving else self.settings.limit(0))
+        usual = self.settings.limit(0)
         if partition:
-            time = spec.time or partition.limit(time)
+            usual = partition.limit(usual)
             spec = replace(spec, partition=partition.name)
+        time = spec.time or (LONGEST if spec.saving else usual)
         divides, cores = self.policy.divides_nodes, self.controller.cores
         spec = replace(units.sized(spec, self.nodes.values()) if divides else sized(spec, cores), time=time)
         if partition:

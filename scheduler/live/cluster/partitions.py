@@ -23,9 +23,9 @@ EXPECTED_WAIT = 3600
 class Partition:
     """A set of nodes: those in `nodes` (empty: all) that have all `features`. Times are in seconds; 0: no limit.
 
-    Jobs without a time limit have `default_time`. `priority` is added to that of each job. Users with a uid in `users`
-    or a gid in `groups` may use it; all may if both are empty. Jobs that name no partition go to the one with
-    `default`. Policy `cp` divides the waits of its jobs by `expected_wait`.
+    Jobs without a time limit have `default_time`; fillers may run for any time. `priority` is added to that of each
+    job. Users with a uid in `users` or a gid in `groups` may use it; all may if both are empty. Jobs that name no
+    partition go to the one with `default`. Policy `cp` divides the waits of its jobs by `expected_wait`.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Partition:
 
     def check(self, spec: Spec) -> None:
         """Raise SchedulerError for a job beyond its limits."""
-        if self.max_time and spec.time > self.max_time:
+        if self.max_time and spec.time > self.max_time and not spec.saving:
             asks, most, option = duration(spec.time), duration(self.max_time), "--time"
         elif self.max_nodes and (nodes := spec.nodes or spec.ranks) > self.max_nodes:  # a task may be on each node
             asks, most, option = counted(nodes, "node"), counted(self.max_nodes, "node"), "--nodes"

@@ -39,7 +39,6 @@ LEAD = 2
 """Seconds between the order to save a filler and the end of a slot, or the beginning of a reservation."""
 SLOT = 60
 """Policy A: T in seconds."""
-SECONDS = 900
 TICK = 0.1
 """Seconds of work that a filler counts as one."""
 LONGEST = 240

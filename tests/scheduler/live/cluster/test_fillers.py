@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.execution import protocol as say
+from drom.agent.text import LONGEST
 from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import explain
 from drom.scheduler.live.cluster.jobs import User
+from drom.scheduler.live.cluster.partitions import Partition
 from drom.scheduler.live.cluster.spec import Spec, check
 
 from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, Size
@@ -26,6 +28,7 @@ RESOURCES = load_policy("resources")
 BOB = User(1001, 1001, "bob")
 SIZES: list[Size] = [(4, 8 << 30, {}), (4, 8 << 30, {})]
 REGULAR = Spec(command=("job",), folder="/", time=600, nodes=1, threads=4)
+SHORT = Partition("short", max_time=60, default_time=30, default=True)
 FILLER = replace(REGULAR, threads=1, saving="container", time=0, memory=1 << 30)
 
 
@@ -311,6 +314,17 @@ def test_fillers_need_a_policy_and_nodes_that_can(tmp_path: Path) -> None:
     with pytest.raises(SchedulerError, match=r"^none of the nodes can save a filler by container: choose another "):
         here.cluster.submit(FILLER, ANN, here.now)
     assert here.cluster.submit(replace(FILLER, saving="program"), ANN, here.now).state == "pending"
+
+
+def test_times_of_partitions_are_for_regular_jobs(tmp_path: Path) -> None:
+    """Fillers hold up nobody, however long they run."""
+    here = FakeCluster(tmp_path, RESOURCES, 2, replace(SETTINGS, partitions=(SHORT,)), SIZES)
+    here.settle()
+    with pytest.raises(SchedulerError, match=r"^the job asks for 10 min, and partition short allows 60 s: "):
+        here.cluster.submit(REGULAR, ANN, here.now)
+
+    assert submit(here, replace(REGULAR, threads=1, time=0)).limit == 30
+    assert [submit(here, replace(FILLER, time=time)).limit for time in (0, 600)] == [LONGEST, 600]
 
 
 def test_a_node_that_is_back_is_told_what_it_missed(tmp_path: Path) -> None:
