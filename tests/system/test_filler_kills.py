@@ -13,7 +13,7 @@ import random
 import signal
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from drom.agent.system import proc
@@ -22,15 +22,12 @@ from tests.agent.checkpoint.conftest import criu
 from tests.support.clusters import Cluster, cluster
 from tests.support.paths import ROOT
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 KILLS = int(os.environ.get("DROM_FILLER_KILLS", "12"))
 SEED = int(os.environ.get("DROM_FILLER_SEED", "1"))
 NODES = ("n1", "n2")
 FILLERS = 3
 LAST = 200
-PARTS = ("drom-step", "drom-run", "drom-filler", "runc", "criu")
+PARTS = ("drom-step", "drom-filler", "runc", "criu")
 """The processes that keep, save and restore fillers."""
 DAEMONS = ("scheduler", *NODES)
 COUNT = f"""#!/bin/sh
@@ -51,7 +48,6 @@ class Storm:
     def __init__(self, here: Cluster) -> None:
         self._here = here
         self._chance = random.Random(SEED)
-        self._mark = os.fsencode(here.folder)
         self.kills: Counter[str] = Counter()
         self.fillers: list[int] = []
         (here.folder / "count").write_text(COUNT, encoding="utf-8")
@@ -79,15 +75,18 @@ class Storm:
         elif victim in NODES:
             self._here.agents[victim].kill()
             self._here.join(victim)
-        elif found := [pid for pid in proc.numbers("/proc") if proc.command(pid) == victim and self._is_ours(pid)]:
+        elif found := [pid for pid in proc.numbers("/proc") if proc.command(pid) == victim and self._uses(pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._chance.choice(found), signal.SIGKILL)
         else:
             return
         self.kills[victim] += 1
 
-    def _is_ours(self, pid: int) -> bool:
-        return any(self._mark in (proc.read(f"/proc/{pid}/{what}") or b"") for what in ("environ", "cmdline"))
+    def _uses(self, pid: int) -> bool:
+        """Return whether a process has something of this cluster open."""
+        with contextlib.suppress(OSError):  # it has ended
+            return any(self._here.folder in path.readlink().parents for path in Path(f"/proc/{pid}/fd").iterdir())
+        return False
 
     def _release_held(self) -> None:
         """Release jobs that are held because they were lost too often."""
