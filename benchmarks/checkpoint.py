@@ -1,23 +1,27 @@
-"""Time how long saves and restores of fillers take, and print a Markdown table; as root, with CRIU 4.1 and runc.
+"""Time how long saves, moves and restores of fillers take, and print a Markdown table; as root, with CRIU 4.1 and runc.
 
 python benchmarks/checkpoint.py FOLDER... [--criu PROGRAM] [--runs N]
 
-Each FOLDER holds an image store while it is measured, so that disks can be compared. A save ends when the image is on
-the disk and the processes are gone, a restore when they go on. Each figure is the median of N runs (5).
+Each FOLDER holds two image stores while it is measured, so that disks can be compared. A save ends when the image is on
+the disk and the processes are gone, a move over the loopback when the image is whole in the other store, and a restore
+when the processes go on. Each figure is the median of N runs (5), with the least and the most.
 """  # noqa: INP001 - a program, not a package
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import statistics
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from drom.agent.checkpoint import containers, store, tools
+from drom.agent.checkpoint import containers, network, store, tools
 from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.containers import Containers
 from drom.agent.checkpoint.images import CONTAINER, PROCESSES, CheckpointError, Image, Quota
@@ -25,6 +29,9 @@ from drom.agent.checkpoint.processes import Processes
 from drom.agent.checkpoint.saver import Saver
 from drom.agent.checkpoint.store import ImageStore
 from drom.agent.system import proc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MB = 1_000_000
 SIZES = {"100 MB": 100 * MB, "1 GB": 1000 * MB}
@@ -54,12 +61,30 @@ def reap(pid: int) -> None:
             time.sleep(0.01)
 
 
-def measure(folder: Path, ready: Path, criu: str, way: str, size: int) -> tuple[float, float]:
-    """Return the seconds of a save and of a restore."""
-    kept = ImageStore(folder / "images", Quota(1 << 40, 1 << 40))
+def move(source: ImageStore, target: ImageStore) -> None:
+    """Copy the image of the job to another store, from another process."""
+    reads, writes = os.pipe()
+    if (child := os.fork()) == 0:
+        server = network.Server("127.0.0.1")
+        os.write(writes, json.dumps(asdict(server.place)).encode())
+        os.close(writes)
+        server.serve(source, JOB, 1)
+        os._exit(0)
+    os.close(writes)
+    with open(reads, encoding="ascii") as told:
+        place = network.Place(**json.load(told))
+    network.fetch(target, (JOB, 1, 0), place, tools.within(600))
+    os.waitpid(child, 0)
+
+
+def measure(folder: Path, ready: Path, criu: str, way: str, size: int) -> tuple[float, float, float]:
+    """Return the seconds of a save, a move and a restore from where the image was moved to."""
+    quota = Quota(1 << 40, 1 << 40)
+    kept, other = ImageStore(folder / "images", quota), ImageStore(folder / "other", quota)
     try:
         made = tools.prepare(kept.path / store.TOOLS, criu)
-        saver = Saver(kept, made, {PROCESSES: Processes(made), CONTAINER: Containers(made)})
+        ways = {PROCESSES: Processes(made), CONTAINER: Containers(made)}
+        saver = Saver(kept, made, ways)
         pid = start(way, made, size, ready)
         binds = containers.node_folders() if way == CONTAINER else ()
         begun = proc.start_time(pid) or 0
@@ -72,16 +97,25 @@ def measure(folder: Path, ready: Path, criu: str, way: str, size: int) -> tuple[
             raise
         saved = time.monotonic()
         reap(pid)
-        from_image = time.monotonic()
-        pid = saver.restore(JOB, 1)
+        begun_move = time.monotonic()
+        move(kept, other)
+        moved = time.monotonic()
+        pid = Saver(other, made, ways).restore(JOB, 1)
         restored = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         reap(pid)
-        kept.remove(JOB, 1)
+        for one in (kept, other):
+            one.remove(JOB, 1)
         Containers(made).remove(JOB)
     finally:
         kept.close()
-    return saved - at, restored - from_image
+        other.close()
+    return saved - at, moved - begun_move, restored - moved
+
+
+def text(times: Sequence[float]) -> str:
+    """Return the median of times, with the least and the most."""
+    return f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
 
 
 def main() -> int:
@@ -91,7 +125,7 @@ def main() -> int:
     parser.add_argument("--criu", default="criu")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    print("| store | way | memory | save s | restore s |\n|---|---|---|---|---|")  # noqa: T201
+    print("| store | way | memory | save, s | move, s | restore, s | all, s |\n|---|---|---|---|---|---|---|")  # noqa: T201
     try:
         for folder in options.folders:
             for way in (PROCESSES, CONTAINER):
@@ -101,8 +135,8 @@ def main() -> int:
                         # a container does not see its node's /dev/shm
                         with TemporaryDirectory(dir=folder, prefix="drom") as made, TemporaryDirectory() as seen:
                             runs.append(measure(Path(made), Path(seen) / "ready", options.criu, way, size))
-                    save, restore = (statistics.median(times) for times in zip(*runs, strict=True))
-                    print(f"| {folder} | {way} | {name} | {save:.2f} | {restore:.2f} |", flush=True)  # noqa: T201
+                    parts = [*zip(*runs, strict=True), [sum(run) for run in runs]]
+                    print("|", " | ".join([str(folder), way, name, *map(text, parts)]), "|", flush=True)  # noqa: T201
     except CheckpointError as error:
         print(f"checkpoint.py: {error}", file=sys.stderr)  # noqa: T201
         return 1
