@@ -11,6 +11,7 @@ import socket
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -287,6 +288,29 @@ def test_a_filler_that_could_not_be_saved_is_refused(cluster: Cluster) -> None:
 
     reason = "n1 can save only root's fillers in containers: use --checkpoint program."
     assert cluster.scheduler.hear(Refused, job=7) == Refused(7, 1, "job", reason)
+
+
+@pytest.mark.skipif(not saves_all_users(), reason="CRIU saves root's jobs alone here")
+def test_a_filler_of_another_user_counts_on_as_that_user(cluster: Cluster) -> None:
+    """Also after a restore; root alone can read its image."""
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o777)
+        counting = Counting(("sh", "-c", "n=0; while n=$((n + 1)); do echo $n; sleep 0.01; done"), Path(folder, "out"))
+        about: dict[str, Any] = {"uid": 65534, "gid": 65534, "cwd": folder, "output": "out"}
+        cluster.open("n1")
+        cluster.start("n1", counting.command, **about)
+        counting.advances()
+        cluster.save("n1", 1)
+        above = cluster._store("n1").stat()
+        assert (above.st_uid, above.st_mode & 0o077) == (0, 0)
+        cluster.start("n1", counting.command, attempt=2, image=1, **about)
+        counting.advances()
+        (pid,) = running(counting)
+        assert set(proc.users(pid) or ()) == {65534}
+        cluster.end("n1", attempt=2)
+
+        assert counting.counted_once()
+        assert counting.file.stat().st_uid == 65534
 
 
 def test_an_image_that_is_not_there_is_refused(cluster: Cluster) -> None:
