@@ -165,7 +165,7 @@ def test_a_filler_runs_on_the_cores_of_its_job(cluster: Cluster, counting: Count
     cluster.open("n1")
     agent = cluster.agents["n1"]
     cluster.scheduler.say("n1", start(8, "sleep", "inf"))
-    cluster.scheduler.hear(Started, job=8)
+    wait_until(lambda: agent.tasks().get("drom-8", {}).get("held"), agent.tasks)
     cluster.start("n1", counting.command)
     mine = agent.tasks()["drom-7"]["held"]
     assert affinity(running(counting)[0]) == mine
