@@ -78,6 +78,8 @@ def create_and_lock(path: Path) -> int:
         most = DOOR_PATH_MAX - len("/control")
         msg = f"the path {path} is longer than the {most} bytes its sockets allow: choose a shorter --runtime-dir."
         raise RuntimeDirError(msg)
+    if path.is_symlink():
+        raise RuntimeDirError(f"{path} is a symbolic link: name the directory itself with --runtime-dir.")
     try:
         if fault := fault_above(path, os.geteuid()):
             raise RuntimeDirError(f"{fault}, and so may replace {path}: choose another --runtime-dir.")
