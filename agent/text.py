@@ -176,6 +176,9 @@ CORES_DIFFER = (
 )
 """Explains what a number of CPUs means where some cores have more hardware threads than others."""
 
+KINDS_ALIKE = "Cores of all kinds count alike in shares and requests."
+"""Explains how cores are counted on a hybrid machine."""
+
 
 def span_of(least: int, most: int, noun: str = "CPU") -> str:
     """Return numbers of CPUs from `least` to `most`: ``1 CPU``, ``2 to 4 CPUs``."""

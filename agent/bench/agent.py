@@ -57,9 +57,11 @@ class Agent:
         return (memory.rss - memory.shared) / 1e6
 
     def busy_ns(self) -> int:
-        """Return the CPU time of all the agent's threads, in nanoseconds; psutil has clock ticks alone."""
-        threads = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((thread / "schedstat").read_text(encoding="utf-8").split()[0]) for thread in threads)
+        """Return the CPU time of all the agent's threads, also of those that ended, in nanoseconds.
+
+        psutil has clock ticks alone. The clock is that of clock_getcpuclockid(3), which Python has only for itself.
+        """
+        return time.clock_gettime_ns(~self.pid << 3 | 2)
 
     @contextlib.contextmanager
     def launch(self, *command: str | Path) -> Iterator[subprocess.Popen[str]]:

@@ -23,7 +23,9 @@ from drom.agent.checkpoint import tools
 from drom.agent.checkpoint.images import CheckpointError
 from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
+from drom.agent.ipc import runtime_dir
 from drom.agent.ipc.cpu_locks import lock_holders, runtime_dir_of
+from drom.agent.ipc.runtime_dir import RuntimeDirError
 from drom.agent.system import proc as processes
 from drom.agent.system.ancestors import fault_above
 from drom.agent.system.cgroups import unescape
@@ -218,12 +220,16 @@ def inotify(proc: Path) -> Finding:
 def runtime_directory(path: Path, uid: int, needed: int) -> Finding:
     """Check whether an agent of user `uid` can use a runtime directory; `needed` is the required space in bytes."""
     at = _nearest(path)
-    if at == path and path.stat().st_uid not in (uid, 0):
-        return Finding("directory", "fail", f"{path} belongs to another user: choose another --runtime-dir.")
+    try:
+        if at == path:
+            runtime_dir.check(path)
+    except RuntimeDirError as error:
+        text = str(error)
+        return Finding("directory", "fail", f"{text[0].upper()}{text[1:]}")
+    except OSError:  # the next check names it
+        pass
     if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
         return Finding("directory", "fail", f"{at} cannot be written: choose a --runtime-dir that can.")
-    if at == path and path.stat().st_mode & 0o022:
-        return Finding("directory", "fail", f"Others may write to {path}: chmod go-w it.")
     if fault := fault_above(path, uid):
         text = f"{fault[0].upper()}{fault[1:]}, and so may replace {path}: choose another --runtime-dir."
         return Finding("directory", "fail", text)

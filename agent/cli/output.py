@@ -14,7 +14,7 @@ from drom.agent import text
 from drom.agent.config.sources import toml
 from drom.agent.observe import text_view
 from drom.agent.system.users import user_name
-from drom.agent.text import CORES_DIFFER, counted
+from drom.agent.text import CORES_DIFFER, KINDS_ALIKE, counted
 from drom.agent.topology.machine import warnings_of
 
 from dromlib.cpulist import format_cpulist
@@ -150,11 +150,13 @@ def topology(machine: Topology, *, as_json: bool) -> None:
     print(f"quota: {counted(machine.quota, 'CPU') if machine.quota is not None else 'none'}")
     print(f"memory: {_bytes(machine.memory)}", end="\n\n")
     parts = list(dict.fromkeys(part.kind for part in machine.parts))
-    kind = ["KIND"] if any(core.kind for core in machine.cores) else []
+    kind = ["KIND"] if machine.kinds else []
     headings = ["PACKAGE", "NUMA", *(name.upper() for name in parts), *kind, "CORES", "THREADS"]
     table([*headings, "CPUS", "FIRST CORE", "ALLOWED"], _alike_cores(machine, parts))
     if len({core.cpus.bit_count() for core in machine.cores}) > 1:
         print(f"\n{CORES_DIFFER} `drom agent --unit thread` hands out CPUs one by one.")
+    if machine.kinds:
+        print(f"\n{KINDS_ALIKE}")
     if machine.numa:
         print()
         rows = [[str(node.os), _bytes(node.memory), format_cpulist(node.cpus) or "none"] for node in machine.numa]
@@ -165,7 +167,6 @@ def topology(machine: Topology, *, as_json: bool) -> None:
 
 def _alike_cores(machine: Topology, parts: list[str]) -> list[list[str]]:
     """Return a row for each group of cores that agree in package, node, parts, kind and number of threads."""
-    kinds = any(core.kind for core in machine.cores)
     alike: dict[tuple[int, int, tuple[int, ...], str, int], list[int]] = {}
     for core in sorted(machine.cores, key=lambda core: (core.package, core.numa)):
         found = {part.kind: part.os for part in machine.parts if part.cpus & core.cpus}
@@ -174,7 +175,7 @@ def _alike_cores(machine: Topology, parts: list[str]) -> list[list[str]]:
     return [
         [
             *(_index(number) for number in (package, numa, *numbers)),
-            *([kind or "-"] if kinds else []),
+            *([kind or "-"] if machine.kinds else []),
             str(len(masks)),
             str(threads),
             format_cpulist(sum(masks)),

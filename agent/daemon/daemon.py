@@ -126,7 +126,7 @@ class Daemon:
         self.binds = not (machine.emulated or settings.observe)
         self.rows = topology.usable_cores(machine, settings.unit)
         self.node = Node(
-            Cores.of(self.rows, topology.usable_cores(machine) if settings.unit == "thread" else ()),
+            Cores.of(self.rows, topology.usable_cores(machine) if settings.unit == "thread" else (), machine.kinds),
             self._timed(place),
             rules=settings.rules,
             memory=settings.memory,

@@ -82,10 +82,8 @@ def create_and_lock(path: Path) -> int:
         if fault := fault_above(path, os.geteuid()):
             raise RuntimeDirError(f"{fault}, and so may replace {path}: choose another --runtime-dir.")
         make_open(path)
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = _open(path)
         try:
-            _check_owner(path, os.fstat(folder))
-            _check_files(path, folder)
             lock = os.open("lock", _LOCK_FLAGS | os.O_CREAT, 0o600, dir_fd=folder)
         finally:
             os.close(folder)
@@ -108,6 +106,28 @@ def create_and_lock(path: Path) -> int:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
     return lock
+
+
+def check(path: Path) -> None:
+    """Check a directory that exists as `create_and_lock` does, but change nothing.
+
+    Raises `RuntimeDirError` if it cannot be used, and OSError if it cannot be read.
+    """
+    os.close(_open(path))
+
+
+def _open(path: Path) -> int:
+    """Return a descriptor of a directory that an agent may use. Raises `RuntimeDirError`, OSError."""
+    if path.is_symlink():
+        raise RuntimeDirError(f"{path} is a symbolic link: name the directory itself with --runtime-dir.")
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check_owner(path, os.fstat(folder))
+        _check_files(path, folder)
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
 
 
 def _check_owner(path: Path, about: os.stat_result) -> None:

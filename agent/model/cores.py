@@ -24,16 +24,18 @@ class Cores:
 
     `packages` and `domains` are the package and the memory domain of each core; without them all lie in one. The units
     handed out may also be hardware threads: then each mask has one CPU, every count of cores counts hardware threads,
-    and `siblings` are the masks of the whole cores, by memory domain.
+    and `siblings` are the masks of the whole cores, by memory domain. `kinds` has the CPUs of each kind of core of a
+    hybrid machine, by name.
     """
 
     masks: tuple[int, ...]
     packages: tuple[int, ...] = ()
     domains: tuple[int, ...] = ()
     siblings: tuple[tuple[int, ...], ...] = ()
+    kinds: tuple[tuple[str, int], ...] = ()
 
     @classmethod
-    def of(cls, units: Sequence[Core], wholes: Sequence[Core] = ()) -> Cores:
+    def of(cls, units: Sequence[Core], wholes: Sequence[Core] = (), kinds: tuple[tuple[str, int], ...] = ()) -> Cores:
         """Return the cores to hand out, from the rows of `drom.agent.topology.machine.usable_cores`.
 
         If the units are hardware threads, `wholes` are the rows of the cores; threads of a core are then adjacent.
@@ -49,7 +51,7 @@ class Cores:
             parts = siblings.setdefault(domain, {})
             parts[core(unit)] = parts.get(core(unit), 0) | unit
         packages, domains, masks = zip(*rows, strict=True) if rows else ((), (), ())
-        return cls(masks, packages, domains, tuple(tuple(parts.values()) for parts in siblings.values()))
+        return cls(masks, packages, domains, tuple(tuple(parts.values()) for parts in siblings.values()), kinds)
 
     def __len__(self) -> int:
         return len(self.masks)

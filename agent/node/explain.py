@@ -17,7 +17,17 @@ from drom.agent.node.admission import waiting_jobs
 from drom.agent.node.areas import area_of
 from drom.agent.policy import fair_share
 from drom.agent.policy.demand import applies_at
-from drom.agent.text import CORES_DIFFER, counted, cpu_names, cpus_are, duration, in_words, left_alone, span_of
+from drom.agent.text import (
+    CORES_DIFFER,
+    KINDS_ALIKE,
+    counted,
+    cpu_names,
+    cpus_are,
+    duration,
+    in_words,
+    left_alone,
+    span_of,
+)
 
 from dromlib.cpulist import format_cpulist
 
@@ -161,6 +171,12 @@ def _bound(node: Node, view: JobCores, share: int, mine: int) -> Iterator[str]:
         yield f"{view.name} can use no more than {_few(node, view.maximum)}"
 
 
+def _kinds(node: Node, has: int) -> Iterator[str]:
+    """Yield which of these CPUs are of which kind of core, on a hybrid machine."""
+    if kinds := [f"{cpu_names(mask & has)} of {kind} cores" for kind, mask in node.cores.kinds if mask & has]:
+        yield f"It has {_listed(kinds)}. {KINDS_ALIKE}"
+
+
 def _has(node: Node, job: Job) -> Iterator[str]:
     ledger = node.plan.ledger
     has = _there(node, job.planned)
@@ -187,6 +203,7 @@ def _has(node: Node, job: Job) -> Iterator[str]:
     if owns and not borrowed and not lent and not idle:
         text += ", all its own" if has.bit_count() > 1 else ", its own"
     yield text + "."
+    yield from _kinds(node, has)
     if borrowed:
         whom = _listed(f"{cpu_names(mask)} from {owner}" for owner, mask in borrowed.items())
         yield f"It borrows {whom}, until it ends or can do without."

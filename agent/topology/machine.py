@@ -97,6 +97,15 @@ class Topology:
         """The OS CPUs that are plugged in but switched off."""
         return self.present & ~self.online
 
+    @property
+    def kinds(self) -> tuple[tuple[str, int], ...]:
+        """The OS CPUs of each kind of core, by name, on a machine whose cores differ; otherwise empty."""
+        sets: dict[str, int] = {}
+        for core in self.cores:
+            if core.kind:
+                sets[core.kind] = sets.get(core.kind, 0) | core.cpus
+        return tuple(sets.items())
+
     def to_json(self) -> dict[str, object]:
         """Return a value for ``json.dumps``; CPU sets are kernel lists of OS CPUs, memory is in bytes."""
         sets = ("online", "allowed", "offline", "present", "possible", "isolated", "nohz_full")

@@ -188,6 +188,7 @@ def test_a_dry_run_says_what_would_start(site: SlurmCluster) -> None:
             site.submit(SLEEP, "-N1", "-n1", "-t600", *WHOLE)
         site.await_true(lambda: set(states(site).values()) == {"RUNNING"} and len(states(site)) == 3, "three jobs")
     with site.decided("main", "--interval", "60"):
+        site.await_true(lambda: "drom_gate" in site.ask("scontrol", "show", "reservation"), "the daemon's first look")
         guest = site.submit(SLEEP, "-N1", "-n1", "-t1", *WHOLE)
         words = python_command.drom("slurm", "--partition", "main", "--dry-run")
         forecast = site.run_on(HEAD, *words, log="forecast", NUMBA_DISABLE_JIT="1")

@@ -132,6 +132,8 @@ def test_the_next_agent_knows_the_groups_of_jobs(tmp_path: Path, scheduler: Fake
         scheduler.say("n1", limited(2, "sleep", "inf"))
         for job in (1, 2):
             scheduler.hear(Started, job=job)
+        # A launcher that has no grant yet waits for the next agent.
+        wait_until(lambda: agent.tasks().keys() == {"drom-1", "drom-2"}, agent.tasks)
         (one, two) = sorted(groups(agent))
         agent.kill()
         left = MemoryLimits(one.parent, agent.dir.absolute()).group(9, 1)

@@ -130,7 +130,8 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
         yield f"priority {spec['priority']}"
     if spec.get("signal"):
         yield f"signal {spec['signal']}"
-    yield from (f"{kind}:{other}" for kind, other in spec["after"])
+    if spec["after"]:
+        yield cut_middle(", ".join(f"{kind}:{other}" for kind, other in spec["after"]), 60)
 
 
 def _files(spec: dict[str, Any]) -> Iterator[str]:

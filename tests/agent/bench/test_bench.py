@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -16,6 +17,28 @@ from dromlib import native
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+ENDED = """
+import sys, threading, time
+thread = threading.Thread(target=lambda: sum(range(1_000_000)))
+thread.start()
+thread.join()
+print(time.process_time_ns(), flush=True)
+sys.stdin.read()
+"""
+"""A program with a thread that has ended, and prints the CPU time that it used."""
+
+
+def test_the_cpu_time_of_an_agent_includes_threads_that_ended() -> None:
+    """A thread that ends between two measurements, such as one that looks users up, makes none of them negative."""
+    with subprocess.Popen([sys.executable, "-c", ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        used = int(process.stdout.readline())
+        found = agent.Agent.busy_ns(SimpleNamespace(pid=process.pid))  # type: ignore[arg-type] # all it looks at
+        process.communicate()
+
+    assert found >= used
 
 
 def test_summary_has_median_extremes_and_every_run() -> None:

@@ -338,14 +338,21 @@ def test_inotify(tmp_path: Path, text: str, state: str) -> None:
 
 
 def test_the_runtime_directory(tmp_path: Path) -> None:
-    """The runtime directory may be missing; one that exists must be writable by the agent alone and have room."""
+    """The runtime directory may be missing; one that exists must be one that the agent would use, and have room."""
     where, me = tmp_path / "run", os.geteuid()
     assert doctor_checks.runtime_directory(where / "a", me, 1).state == "ok"
     where.mkdir(mode=0o755)
     assert doctor_checks.runtime_directory(where, me, 1).state == "ok"
     assert doctor_checks.runtime_directory(where, me, 1 << 62).text.startswith(f"{where} has room for less than")
+    (tmp_path / "link").symlink_to(where)
+    linked = doctor_checks.runtime_directory(tmp_path / "link", me, 1)
+    assert (linked.state, linked.text.partition(" is ")[2][:16]) == ("fail", "a symbolic link:")
+    letter = put(where / "mail/1", "a letter")
+    others = doctor_checks.runtime_directory(where, me, 1)
+    assert (others.state, others.text.partition(" holds ")[2][:33]) == ("fail", "files that are not an agent's: ch")
+    assert letter.read_text(encoding="utf-8") == "a letter"
     where.chmod(0o777)
-    assert doctor_checks.runtime_directory(where, me, 1).text == f"Others may write to {where}: chmod go-w it."
+    assert doctor_checks.runtime_directory(where, me, 1).text.startswith(f"Others may write in {where} (mode 0777): ")
     below = doctor_checks.runtime_directory(where / "a", me, 1)
     assert below.text.startswith(f"Others may write in {where} (mode 0777), and so may replace {where / 'a'}: ")
     assert doctor_checks.runtime_directory(put(tmp_path / "file", ""), me, 1).state == "fail"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.bench import report
 from drom.agent.cli import output
-from drom.agent.text import CORES_DIFFER
+from drom.agent.text import CORES_DIFFER, KINDS_ALIKE
 from drom.agent.topology.synthetic import synthetic_topology
 
 if TYPE_CHECKING:
@@ -169,6 +169,8 @@ def test_a_machine_is_told_for_people(capsys: pytest.CaptureFixture[str]) -> Non
         "1        2     2    -            2      2        8-11   8-9         none",
         "1        2     3    -            2      2        12-15  12-13       none",
         "",
+        KINDS_ALIKE,
+        "",
         "NUMA  MEMORY  CPUS",
         "0     3 GiB   0-7",
         "1     1 GiB   none",
@@ -187,7 +189,7 @@ def test_a_sentence_says_what_cpus_mean_where_cores_differ(capsys: pytest.Captur
     said = capsys.readouterr().out
     output.topology(machine, as_json=False)
 
-    assert f"\n\n{CORES_DIFFER} `drom agent --unit thread` hands out CPUs one by one.\n" in said
+    assert f"\n\n{CORES_DIFFER} `drom agent --unit thread` hands out CPUs one by one.\n\n{KINDS_ALIKE}\n" in said
     assert CORES_DIFFER not in capsys.readouterr().out
 
 

@@ -196,7 +196,7 @@ class TestPrepare:
         """Links are not followed: their owner would choose where the agent's files are."""
         (tmp_path / "there").mkdir()
         (tmp_path / "link").symlink_to("there")
-        with pytest.raises(RuntimeDirError, match=r"^cannot use .*/link: Not a directory: choose .*\.$"):
+        with pytest.raises(RuntimeDirError, match=r"^/.*/link is a symbolic link: name the directory itself.*\.$"):
             create_and_lock(tmp_path / "link")
         assert list((tmp_path / "there").iterdir()) == []
 

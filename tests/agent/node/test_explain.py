@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from drom.agent.errors import Refused
+from drom.agent.model.cores import Cores
 from drom.agent.model.jobs import Arrival, Demand, Job, Reservation, Task
 from drom.agent.model.layouts import Layout
 from drom.agent.node.explain import explain
 from drom.agent.node.node import Node
 from drom.agent.policy.site_rules import SiteRules
-from drom.agent.text import CORES_DIFFER
+from drom.agent.text import CORES_DIFFER, KINDS_ALIKE
 
 from dromlib.cpulist import format_cpulist
 from tests.support.nodes import MACHINES, make_node
@@ -123,6 +124,18 @@ class TestWhereCoresDiffer:
             f"It has {cpus.bit_count()} CPUs ({format_cpulist(cpus)}) on 4 cores, all its own.",
         ]
         assert story.told("b", "waits") == ["It waits: needs at least 4 cores: 3 free, running jobs may lend 0."]
+
+    def test_the_kinds_of_its_cores_are_named(self) -> None:
+        """A job on a hybrid machine is told which of its CPUs are of which kind, if they are of one."""
+        story = Story()
+        story.node = Node(Cores((1, 2, 4, 8), kinds=(("performance", 0b0011), ("efficiency", 0b1100))), lambda _: None)
+        slot = story.arrive("a")
+        story.arrive("b", BEN, job_class="rigid", max_cpus=1)
+
+        both = f"It has CPUs 0-1 of performance cores and CPU 2 of efficiency cores. {KINDS_ALIKE}"
+        assert story.told("a", "has")[1] == both
+        story.end(slot)
+        assert story.told("b", "has")[1:] == [f"It has CPU 3 of efficiency cores. {KINDS_ALIKE}"]
 
 
 class TestAJobOfAScheduler:

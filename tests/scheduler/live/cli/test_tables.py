@@ -97,6 +97,14 @@ def test_scripts_read_moments_as_iso_8601() -> None:
     assert queue["jobs"][0]["ended"] == told["ended"]
 
 
+def test_a_job_that_waits_for_many_jobs_names_few_of_them() -> None:
+    """`drom job` cuts a long list of dependencies in its middle."""
+    after = tuple(Dependency("afterany", number) for number in range(1, 301))
+    lines = tables.job(brief(spec=Spec(("true",), folder="/", after=after).to_json(), history=[], explanation=[]))
+
+    assert "malleable, afterany:1, afterany:2, aftera\N{HORIZONTAL ELLIPSIS}8, afterany:299, afterany:300" in lines[2]
+
+
 def test_a_job_shows_what_it_asks_for() -> None:
     """A line each, with those alone of which there is something to say."""
     plain = tables.job(brief(spec=Spec(command=("true",), folder="/home/ann").to_json(), history=[], explanation=[]))
