@@ -21,6 +21,7 @@ from drom.agent.config.sources import Sources
 from drom.agent.control.access import Operators, UserQuotas
 from drom.agent.enforcement import cpusets
 from drom.agent.errors import ControlError
+from drom.agent.ipc import runtime_dir
 from drom.agent.ipc.cpu_locks import cpu_locks_file
 from drom.agent.observe.event_log import EventLog
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError, place
@@ -117,6 +118,8 @@ def run(machine: Topology, options: Options, sources: Sources) -> None:
     if not machine.allowed:
         raise ControlError("no CPU may be managed here: check this process's affinity and cpuset, and --reserved.")
     directory = Path(options.runtime_dir)
+    with suppress(OSError):  # it does not exist yet, or its creation says what is wrong
+        runtime_dir.check(directory)  # before anything is made, perhaps in a home directory
     log = Log(form=options.log_format)
     manager = ServiceManager(os.environ, os.getpid())
     from drom.agent.daemon.daemon import Daemon

@@ -199,12 +199,17 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_home_directory_is_refused(tmp_path: Path) -> None:
-    """An agent that was told a wrong directory touches nothing in it."""
+    """An agent or a scheduler that was told a wrong directory touches nothing in it, and makes no cache there."""
     for name in ("mail/1", "mail/inbox", "door", "control", "signals"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name, encoding="utf-8")
     before = {path.name: path.stat() for path in tmp_path.rglob("*")}
-    refused_agent(tmp_path, "holds files that are not an agent's: choose a new or an empty directory")
+    about = environment(HOME=str(tmp_path), XDG_CACHE_HOME="", NUMBA_CACHE_DIR="", NUMBA_DISABLE_JIT="0")
+    for whose, words in (("an agent", ("agent", "--runtime-dir")), ("a scheduler", ("scheduler", "--state"))):
+        command = [sys.executable, "-m", "drom", *words, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=about)
+        assert done.returncode == 1
+        assert re.search(f"(holds files that are|signals is) not {whose}'s: ", done.stderr)
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == {
         name: about.st_mtime_ns for name, about in before.items()
     }

@@ -187,7 +187,11 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
     from drom.scheduler.live.cluster.driver import check
     from drom.scheduler.live.server.agent_server import gate_for_agents
     from drom.scheduler.live.server.server import Server
+    from drom.scheduler.live.server.state_folder import open_folder
 
+    state = options.state.absolute()
+    if state.exists():
+        os.close(open_folder(state))  # before anything is compiled, perhaps into a home directory
     manager = ServiceManager(os.environ, os.getpid())
     found = load_policy(options.policy, [*LIVE.get(options.policy, ()), *(options.choices or [])])
     check(found)
@@ -202,7 +206,6 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         else None,
         gate_for_agents(options.agents, keys.load(folder)) if options.agents else None,
     )
-    state = options.state.absolute()
     server = Server(state, found, settings, log, durable=options.durable, gates=gates, begins=False)
     stop = _serve_metrics(server, options.metrics, log) if options.metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
