@@ -141,7 +141,8 @@ class Actuator:
         node = self.node
         for task in sorted(node.grants.take_unsaved(), key=lambda t: not self.registry.held(t.slot) & ~t.held):
             self.registry.save(task, node.jobs[task.job], target=node.plan.target(task), owned=node.plan.owned(task))
-            if self.cpusets and (fault := self.cpusets.update(task, self.watcher.processes_of(task))):
+            cpusets, allowed = self.cpusets, node.grants.allowed(task)
+            if cpusets and (fault := cpusets.update(task, allowed, self.watcher.processes_of(task))):
                 self.report.cpuset_failed(task, fault)
 
     def bind_threads(self, masks: Mapping[int, int]) -> set[int]:
@@ -166,7 +167,8 @@ class Actuator:
         node, binds = self.node, self._binds
         self._binds = {}
         due = [b for b in binds.values() if node.tasks.get(b.task.slot) is b.task and b.task.epoch == b.epoch]
-        failed = self._bind_all({bind.task.slot: bind.mask for bind in due}) if self.binds else set()
+        masks = {bind.task.slot: bind.mask or node.jobs[bind.task.job].granted for bind in due}
+        failed = self._bind_all({slot: mask for slot, mask in masks.items() if mask}) if self.binds else set()
         now = time.monotonic()
         for slot in failed:
             node.grants.bind_failed(slot, now)

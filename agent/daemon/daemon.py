@@ -474,8 +474,9 @@ class Daemon:
     def confine_all(self) -> None:
         """Confine threads that an agent that died or was frozen left on CPUs their task does not hold."""
         for task in self.node.tasks.values():
-            if self.binds and task.started and not self.node.grants.frozen:
-                affinity.confine(self.watcher.processes_of(task), task.held)
+            mask = self.node.grants.allowed(task)
+            if self.binds and mask and not self.node.grants.frozen:
+                affinity.confine(self.watcher.processes_of(task), mask)
 
     def restore_affinity(self, tasks: Iterable[Task]) -> None:
         """Restore the affinity that tasks arrived with, for their threads that still have the agent's binding.
@@ -488,9 +489,10 @@ class Daemon:
             if not (self.binds and task.started):
                 continue
             # A thread from a task cpuset can only have the agent's mask, or the one that the kernel set when it left.
+            # Which of the agent's masks a task has that rests is not known.
             fenced = self.settings.cpusets is not None and self.settings.cpusets.remove(task)
             if task.arrival.restore:
-                ours = -1 if fenced else task.held
+                ours = -1 if fenced or not task.held else task.held
                 affinity.restore(self.watcher.processes_of(task), ours, task.arrival.restore)
 
     def _shut_down(self) -> None:

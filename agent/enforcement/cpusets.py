@@ -57,9 +57,9 @@ class TaskCpusets:
         self._raised = raised
         self._sets: dict[str, int] = {}
 
-    def update(self, task: Task, processes: Callable[[], Collection[int]]) -> str:
-        """Confine the processes of a task to the CPUs that it holds; return an error message, or an empty text."""
-        name, mask = self._name(task), task.held
+    def update(self, task: Task, mask: int, processes: Callable[[], Collection[int]]) -> str:
+        """Confine the processes of a task to the CPUs in `mask`, if any; return an error message, or an empty text."""
+        name = self._name(task)
         if not self._raised or not mask or self._sets.get(name) == mask:
             return ""
         group = self._base / name

@@ -76,7 +76,8 @@ class MaskRepair:
         if due is None or now < due:
             return
         begin = time.thread_time()
-        rules = {slot: affinity.within(task.held) for slot, task in self._node.tasks.items() if task.started}
+        masks = {slot: self._node.grants.allowed(task) for slot, task in self._node.tasks.items()}
+        rules = {slot: affinity.within(mask) for slot, mask in masks.items() if mask}
         results = affinity.apply_rules(rules, self._find, most=affinity.FEW_PASSES, part=self._narrowed.part)
         moved = {slot: result.changed for slot, result in results.items() if result.changed}
         for slot, threads in moved.items():

@@ -40,7 +40,10 @@ class MailboxError(DromError):
 
 
 class MailboxState(NamedTuple):
-    """A program's report: epoch applied, points passed, work done, usable CPUs (0: not reported), place of points."""
+    """A program's report: epoch applied, points passed, work done, usable CPUs (0: not reported), place of points.
+
+    `min_tasks` tasks of the job keep CPUs while this one may rest; 0: it may not.
+    """
 
     applied: int
     polls: int
@@ -48,6 +51,7 @@ class MailboxState(NamedTuple):
     wanted_min: int = 0
     wanted_max: int = 0
     points: int = 0
+    min_tasks: int = 0
 
     @property
     def pinned(self) -> bool:
@@ -139,7 +143,7 @@ class Mailboxes:
         """Clear the report of the last responder, before another one is set."""
         fd = self.open(number)
         try:
-            for name in ("applied", "wanted_min", "wanted_max", "points"):
+            for name in ("applied", "wanted_min", "wanted_max", "points", "min_tasks"):
                 os.pwrite(fd, bytes(MAILBOX.fields[name].size), MAILBOX.fields[name].offset)
         finally:
             os.close(fd)

@@ -332,7 +332,7 @@ def restore(record: SlotRecord) -> tuple[Task, Job]:
 
     A grant that was not applied keeps all held CPUs. Held CPUs added for a grant that was never published are dropped.
     """
-    f, granted = record.fields, record.granted
+    f = record.fields
     arrival = Arrival(
         pid=f["pid"],
         start_time=f["start_time"],
@@ -353,11 +353,11 @@ def restore(record: SlotRecord) -> tuple[Task, Job]:
     if f["responder_pid"]:
         task.responder = (f["responder_pid"], f["responder_start"])
     # A first grant that was never published has an epoch beyond the slot's: the stored one is an earlier task's.
-    if granted and 0 < f["applied_epoch"] < f["epoch"]:
+    if 0 < f["applied_epoch"] < f["epoch"]:
         task.grants.append(Grant(f["applied_epoch"], record.masks["held"] | record.masks["applied"], time.monotonic()))
         task.deadline = f["deadline_ns"] / 1e9
-    if granted and 0 < f["applied_epoch"] <= f["epoch"]:
-        task.grants.append(Grant(f["epoch"], granted, time.monotonic()))
+    if 0 < f["applied_epoch"] <= f["epoch"]:
+        task.grants.append(Grant(f["epoch"], record.granted, time.monotonic()))
         task.reason = record.reason
     task.enforced = bool(f["flags"] & layout.SLOT_ENFORCED)
     job = Job(

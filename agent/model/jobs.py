@@ -15,10 +15,14 @@ from drom.agent.model.layouts import ANY, Layout
 
 @dataclass(frozen=True, slots=True)
 class Demand(Value):
-    """The least and the most CPUs that a program reports it can use; 0: not reported."""
+    """The least and the most CPUs that a program reports it can use; 0: not reported.
+
+    While `min_tasks` tasks of its job have CPUs its task may have none (it rests); 0: it must always have some.
+    """
 
     least: int = 0
     most: int = 0
+    min_tasks: int = 0
 
     @property
     def is_contradictory(self) -> bool:
@@ -246,6 +250,30 @@ class Job(State):
         return self.memory * len(self.ranks)
 
     @property
+    def granted(self) -> int:
+        """The CPUs of the newest grants of its tasks."""
+        mask = 0
+        for task in self.present:
+            mask |= task.granted
+        return mask
+
+    @property
+    def least_ranks(self) -> int:
+        """The fewest ranks that must have cores: the others rest while there are not enough for all.
+
+        A job is adaptive if all its programs accept that. Once one does not, only the ranks that rest may do without.
+        """
+        said = [task.wish.min_tasks if task else 0 for task in self.ranks.values()]
+        if all(said) and not self.fences:
+            return min(max(said), len(said))
+        return len(said) - sum(1 for target in self.targets.values() if not target)
+
+    @property
+    def least(self) -> int:
+        """The cores below which the job does not go."""
+        return self.task_min * self.least_ranks
+
+    @property
     def started(self) -> bool:
         """Whether any of its tasks has received a grant."""
         return any(task.started for task in self.present)
@@ -321,6 +349,8 @@ def action_name(old: int, new: int) -> str:
     """Return the name of the change from CPUs `old` to `new`: start, shrink, grow, move, or keep."""
     if not old:
         return "start"
+    if not new:
+        return "rest"
     if old == new:
         return "keep"
     if not new & ~old:

@@ -52,7 +52,7 @@ def waiting_jobs(area: Area) -> list[Job]:
         job = waiting[user].popleft()[1]
         found.append(job)
         if waiting[user]:
-            heapq.heappush(heap, (had + job.task_min * len(job.ranks), waiting[user][0][0], user))
+            heapq.heappush(heap, (had + job.least, waiting[user][0][0], user))
     return found
 
 
@@ -109,7 +109,7 @@ def adopt_late_ranks(transaction: Transaction, job: Job) -> None:
     if not late:
         return
     area = area_of(job, plan)
-    counts = fair_share.hold(job.name, max(job.cores, job.task_min * len(job.ranks)), area.running(), area.total())
+    counts = fair_share.hold(job.name, max(job.cores, job.least), area.running(), area.total())
     if not job.frozen and not plan.why_kept(job) and not isinstance(counts, Wait):
         with suppress(Refused):
             transaction.replan(counts, "arrival")

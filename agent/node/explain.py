@@ -182,12 +182,11 @@ def _has(node: Node, job: Job) -> Iterator[str]:
     has = _there(node, job.planned)
     states = {"waiting" if task is None else node.grants.state(task) for task in job.ranks.values()}
     owns = ledger.owned.get(job.name, 0)
-    holds = "has" if states <= {"running", "enforced"} else "is to have"
+    holds = "has" if states <= {"running", "enforced", "resting"} else "is to have"
     text = f"It {holds} {_cpus(has.bit_count())} ({format_cpulist(has)})"
     text += f" on {counted(node.cores.count(has), 'core')}" if node.cores.differ else ""
     if len(job.ranks) > 1:
-        parts = [f"{format_cpulist(mask)} for task {rank}" for rank, mask in sorted(job.targets.items())]
-        text += f": {_listed(parts)}"
+        text += f": {_by_task(job)}"
     borrowed: dict[str, int] = {}
     lent: dict[str, int] = {}
     idle = 0
@@ -213,6 +212,16 @@ def _has(node: Node, job: Job) -> Iterator[str]:
         yield f"It owns {cpu_names(owns)} and lends {whom}{rest}."
     elif idle:
         yield f"It owns {cpu_names(idle)} as well, which nobody uses now."
+
+
+def _by_task(job: Job) -> str:
+    """Return a text that says which CPUs each task of a job has, and which tasks rest."""
+    targets = sorted(job.targets.items())
+    text = _listed(f"{format_cpulist(mask)} for task {rank}" for rank, mask in targets if mask)
+    resting = [str(rank) for rank, mask in targets if not mask]
+    if len(resting) == 1:
+        return f"{text}; task {resting[0]} rests"
+    return f"{text}; tasks {_listed(resting)} rest" if resting else text
 
 
 def _there(node: Node, mask: int) -> int:
@@ -417,6 +426,8 @@ def _wishes(node: Node, job: Job, now: float) -> Iterator[str]:
 
 
 def _in_words(wish: Demand) -> str:
+    if not (wish.least or wish.most):
+        return f"can run on {wish.min_tasks} of its tasks"
     if not wish.most:
         return f"needs at least {_cpus(wish.least)}"
     if wish.least == wish.most:
@@ -427,6 +438,8 @@ def _in_words(wish: Demand) -> str:
 def _demanded(node: Node, job: Job, wish: Demand) -> str:
     if job.job_class != "malleable":
         return f"it is {job.job_class}, so that changes nothing"
+    if not (wish.least or wish.most):
+        return "the others rest while there are too few CPUs for all"
     if job.hold is not None or job.pinned:
         return "that counts when the order for it is over"
     keeps = node.plan.view(job).keeps

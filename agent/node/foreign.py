@@ -33,7 +33,7 @@ def cores_of_foreign_jobs(plan: Plan, foreign: Mapping[str, int]) -> int:
         order = sorted(cores, key=lambda core: bool(core & plan.ledger.planned))
         left |= sum(order[: len(cores) * theirs // (theirs + len(others))])
     for job in sharers:
-        fence, least = plan.fence(job), job.task_min * len(job.ranks)
+        fence, least = plan.fence(job), job.least
         for core in plan.cores:
             if plan.cores.count(fence & ~left) >= least:
                 break

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 RETRY = 0.1
 """Least seconds between two attempts to bind a task."""
+CHANGES = {"shrink": "shrinking", "rest": "shrinking", "grow": "growing", "start": "growing"}
+"""The states of tasks during changes, by the names of these."""
 
 
 class Grants:
@@ -266,14 +268,23 @@ class Grants:
 
     # --- queries --------------------------------------------------------------------------------------------------
 
+    def allowed(self, task: Task) -> int:
+        """Return the CPUs on which a task's threads may run: those it holds or, while it rests, those of its job.
+
+        There are none if it has not started, or if all tasks of its job rest.
+        """
+        return task.held or (self.plan.jobs[task.job].granted if task.started else 0)
+
     def state(self, task: Task) -> str:
-        """Return the task's state: waiting, running, shrinking, growing, moving or enforced."""
+        """Return the task's state: waiting, running, resting, shrinking, growing, moving or enforced."""
         if not task.started:
             return "waiting"
         goal = self.plan.target(task)
         if len(task.grants) > 1 or goal != task.granted:
             name = action_name(task.applied, goal if goal != task.applied else task.granted)
-            return {"shrink": "shrinking", "grow": "growing"}.get(name, "moving")
+            return CHANGES.get(name, "moving")
+        if not goal:
+            return "resting"
         return "enforced" if task.enforced else "running"
 
     def why_short(self, task: Task) -> str:

@@ -51,7 +51,7 @@ def _jobs(node: Node) -> Iterator[str]:
                 yield f"the plan gives job {job.name} CPUs that are not there."
             planned |= target
         ranks = len(job.ranks)
-        if job.cores and not job.task_min * ranks <= job.cores <= job.task_max * ranks:
+        if job.cores and not job.least <= job.cores <= job.task_max * ranks:
             yield f"job {job.name} has {job.cores} cores, outside its minimum and maximum."
 
 
@@ -61,7 +61,7 @@ def _tasks(node: Node) -> Iterator[str]:
         job = node.jobs[task.job]
         if job.ranks.get(task.rank) is not task:
             yield f"the task in slot {task.slot} is in no job."
-        less = task.started and task.granted.bit_count() < node.cores.cpus(job.task_min)
+        less = 0 < task.granted.bit_count() < node.cores.cpus(job.task_min)
         # A grant of the remaining CPUs of a core lasts until the next grant, even if its other CPUs return before.
         part = node.plan.target(task) != task.granted and node.cores.count(task.granted) >= job.task_min
         if less and not part and not node.plan.gone and not node.grants.frozen:
@@ -133,7 +133,7 @@ def _rules(node: Node) -> Iterator[str]:
         ordered = any(job.hold is not None or job.pinned for job in jobs)
         could = any(
             job.job_class == "malleable"
-            and job.cores > job.task_min * len(job.ranks)
+            and job.cores > job.least
             and not job.planned & plan.avoided  # a job that cannot leave these stays as it is
             for job in jobs
         )

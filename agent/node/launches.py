@@ -70,7 +70,7 @@ def add_ranks(transaction: Transaction, job: Job, arrival: Arrival, complete_by:
 
 def _is_placed(transaction: Transaction, job: Job) -> bool:
     """Return whether every rank of a job has a place, for which the plan may have changed, or may wait for one."""
-    plan, needs = transaction.plan, job.task_min * len(job.ranks)
+    plan, needs = transaction.plan, job.least
     if needs > plan.cores.count(plan.fence(job)):
         return False
     if not job.cores:

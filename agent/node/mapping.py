@@ -56,7 +56,7 @@ def divide(plan: Plan, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | No
     others = plan.cores.all & ~plan.cores.whole(job.planned)
     rest = RankRequest(STILL, plan.cores.count(others), fixed=others)
     masks = place_in_place([*_rank_requests(plan, job, job.cores, pins), rest], plan.cores)
-    return masks and {key: masks[key] for key in pins}
+    return masks and {key: masks.get(key, 0) for key in pins}
 
 
 def other_jobs(plan: Plan, counts: Mapping[str, int]) -> set[str]:
@@ -83,7 +83,11 @@ def _is_laid_out(plan: Plan, area: Area) -> bool:
 
 def _place_ranks(plan: Plan, seats: list[RankRequest], outside: int) -> dict[Key, int] | NoPlacement:
     masks = place(_and_avoided(plan, seats, outside), plan.cores, plan.place)
-    return masks if isinstance(masks, NoPlacement) else {key: mask for key, mask in masks.items() if key[0]}
+    if isinstance(masks, NoPlacement):
+        return masks
+    placed = {name for name, _ in masks if name}
+    resting = {(name, rank): 0 for name in placed for rank in plan.jobs[name].ranks}
+    return resting | {key: mask for key, mask in masks.items() if key[0]}
 
 
 def _are_many(plan: Plan, counts: Mapping[str, int]) -> bool:
@@ -130,16 +134,27 @@ def _split(plan: Plan, job: Job, cores: int, ranks: list[int]) -> list[int]:
     return fair_share.split(cores, len(ranks))
 
 
+def _ranks_with_cores(job: Job, cores: int, ranks: list[int]) -> list[int]:
+    """Return which of these ranks of a job share its cores: as many as those suffice for, if the others may rest.
+
+    Ranks that have cores keep some if possible, since the data of others must move.
+    """
+    if job.least_ranks == len(job.ranks):
+        return ranks
+    return sorted(sorted(ranks, key=lambda rank: not job.targets.get(rank))[: cores // job.task_min])
+
+
 def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) -> list[RankRequest]:
-    """Return one seat per rank, with the number of cores that it gets and its present CPUs."""
+    """Return one seat per rank that does not rest, with the number of cores that it gets and its present CPUs."""
     seats = []
     ranks = sorted(job.ranks)
     pin_of = {rank: pins.get((job.name, rank), task.pin) for rank, task in job.ranks.items() if task}
     free = [rank for rank in ranks if not pin_of.get(rank)]
     rest = cores - sum(plan.cores.count(pin_of[rank]) for rank in ranks if rank not in free)
+    free = _ranks_with_cores(job, rest, free)
     shares = dict(zip(free, _split(plan, job, rest, free), strict=True)) if free else {}
     keeps = job.frozen or bool(job.planned & plan.avoided)
-    for rank in ranks:
+    for rank in [rank for rank in ranks if rank in shares or pin_of.get(rank)]:
         task, pin = job.ranks[rank], pin_of.get(rank, 0)
         stays = keeps and (job.name, rank) not in pins and rank in job.targets
         seats.append(

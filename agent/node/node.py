@@ -389,7 +389,7 @@ class Node:
             if any(target & ~self.plan.fence(job, rank) for rank, target in job.targets.items()):
                 job.fence, job.fences = 0, {}  # the kernel has confined it to others since: it stays where it is
             if job.cores:  # CPUs may have gone, and no job made room for the loss
-                job.task_min = min(job.task_min, *map(self.cores.count, job.targets.values()))
+                job.task_min = min(job.task_min, *(self.cores.count(mask) for mask in job.targets.values() if mask))
             admission.adopt_late_ranks(transaction, job)
             if job.cores and self.plan.rules.residence:
                 job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize a job

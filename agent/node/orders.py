@@ -203,7 +203,7 @@ def check_right(order: Order, caller: Caller, node: Node, *, master: bool, maste
     if order.cpus is not None and order.cpus > has:
         msg = f"job {job.name} has {counted(has, 'CPU')}: only {masters} may order more than that."
         raise ControlError(msg)
-    insists, least = node.plan.rules.max_min, node.cores.cpus(job.task_min * len(job.ranks))
+    insists, least = node.plan.rules.max_min, node.cores.cpus(job.least)
     if order.cpus is not None and insists and order.cpus > max(insists, least):
         msg = f"a job may insist on {counted(insists, 'CPU')} here (max_min): only {masters} may hold it at more."
         raise ControlError(msg)

@@ -117,7 +117,7 @@ class Plan:
         if not job.planned & self.avoided:
             return ""
         if (lost := job.planned & self.lost) and self.must_leave(job):
-            needs = self.cores.amount(job.cores if job.frozen else job.task_min * len(job.ranks))
+            needs = self.cores.amount(job.cores if job.frozen else job.least)
             return (
                 f"{cpus_are(lost)} gone, and there is no room elsewhere for the {needs} that job "
                 f"{job.name} needs: the kernel chooses its CPUs."
@@ -147,7 +147,7 @@ class Plan:
 
     def most(self, job: Job) -> int:
         """Return the most cores that the job can use on this node."""
-        least, most = job.task_min * len(job.ranks), job.task_max * len(job.ranks)
+        least, most = job.least, job.task_max * len(job.ranks)
         if job.fences:
             most = sum(min(job.task_max, self.cores.count(self.fence(job, rank))) for rank in job.ranks)
         return max(least, min(most, layouts.most(job.layout, self.cores.sizes), self.cores.count(self.fence(job))))
@@ -166,11 +166,11 @@ class Plan:
 
     def view(self, job: Job) -> JobCores:
         """Return the job as the policy sees it."""
-        tasks = len(job.ranks)
+        tasks = 1 if job.least_ranks < len(job.ranks) else len(job.ranks)
         fixed = self.is_fixed(job) or bool(job.planned & self.avoided)
         most = min(self.most(job), demand.max_useful_cores(job, self.cores))
         keeps = demand.protected_cores(job, self.cores, self.rules.max_min)
-        return JobCores(job.name, job.user, tasks, job.task_min * tasks, most, job.cores, fixed, keeps=keeps)
+        return JobCores(job.name, job.user, tasks, job.least, most, job.cores, fixed, keeps=keeps)
 
     def running(self) -> list[JobCores]:
         """Return the jobs that have cores, as the policy sees them."""

@@ -25,7 +25,7 @@ def hold(transaction: Transaction, name: str, cpus: int, until: float | None = N
     """
     plan = transaction.plan
     job = _changeable_job(plan, name)
-    cores, least, most = plan.cores.sure_of(cpus), job.task_min * len(job.ranks), plan.most(job)
+    cores, least, most = plan.cores.sure_of(cpus), job.least, plan.most(job)
     if not least <= cores <= most:
         can = span_of(plan.cores.cpus(least), plan.cores.cpus(most))
         msg = f"job {name} can have {can}, not {cpus}: see its min and max."

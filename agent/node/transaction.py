@@ -137,6 +137,9 @@ class Transaction:
         if not job.present:
             del plan.jobs[job.name]
             plan.settle_owners()
+        elif not job.cores:  # the others rest: it waits for cores again
+            job.targets.clear()
+            job.hold = job.hold_until = None
         elif job.hold is not None:
             job.hold = job.cores
         plan.touch(job)
@@ -152,7 +155,7 @@ class Transaction:
             event = replace(event, kind="admission", job=new)
         for (name, rank), mask in targets.items():
             job = plan.jobs[name]
-            old = job.targets.get(rank, 0)
+            old = job.targets.setdefault(rank, 0)
             if mask == old:
                 continue
             before.setdefault(name, job.planned)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drom.agent.observe.cpu_history import CpuHistory
 
 SCHEMA_VERSION = 1
-STATES = ("shrinking", "growing", "moving", "waiting", "enforced", "running")
+STATES = ("shrinking", "growing", "moving", "waiting", "enforced", "running", "resting")
 """A job has the first of these states that any of its tasks has."""
 CHANGING = frozenset(STATES[:3])
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from drom.agent.observe.view import AgentView, NodeSummary
     from prometheus_client.core import Metric
 
-STATES = ("waiting", "running", "shrinking", "growing", "moving", "enforced")
+STATES = ("waiting", "running", "shrinking", "growing", "moving", "enforced", "resting")
 
 
 class NodeCollector:

@@ -105,7 +105,7 @@ def _jobs(agent: AgentView) -> tuple[JobView, ...]:
                 job.name,
                 {package: (cpus & held).bit_count() for package, cpus in packages.items() if cpus & held},
                 job.planned.bit_count(),
-                node.cores.cpus(job.task_min * len(job.ranks)),
+                node.cores.cpus(job.least),
                 node.cores.cpus(node.plan.most(job)),
             )
         )

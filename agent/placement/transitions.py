@@ -9,7 +9,8 @@ For task t with target T(t), newest grant G(t), held set H(t) and floor m(t):
 
     A(t) = T(t) minus the union of H(u) over the other tasks u        (what it may have of its target now)
 
-    * not started (H(t) empty): grant T(t) once A(t) = T(t), nothing before;
+    * to rest (T(t) empty): grant nothing;
+    * not started, or at rest (H(t) empty): grant T(t) once A(t) = T(t), nothing before;
     * |A(t)| >= min(m(t), |T(t)|) and A(t) not empty: grant A(t), which gives up everything outside the target;
     * otherwise: grant G(t) | A(t): grow first, leave later (a move).
 
@@ -51,6 +52,8 @@ def next_grants(tasks: Mapping[K, TaskState], outside: int = 0) -> dict[K, int]:
 
 def _grant(task: TaskState, others: int) -> int:
     available = task.target & ~others
+    if not task.target:
+        return 0
     if not task.held:
         return task.target if available == task.target else 0
     if available and available.bit_count() >= min(task.floor, task.target.bit_count()):

@@ -7,7 +7,8 @@ bounds of its job, its least number also within the site's cap (`Rules.max_min`)
     accepts = tasks * max over tasks of most     (all that the job may have if any task does not report it)
     keeps   = tasks * max over tasks of least    (left to the job by arrivals that can start without these cores)
 
-in whole cores, rounded up. A contradictory wish is ignored.
+in whole cores, rounded up. A contradictory wish is ignored. Of a job whose tasks may rest only those that have to have
+cores count for `keeps`.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def protected_cores(job: Job, cores: Cores, max_min: int) -> int:
     `max_min`: the most CPUs that a job may insist on, 0 for any number.
     """
     wanted = cores.sure_of(max(wish.least for wish in _of(job)))
-    least = max(job.task_min, min(wanted, job.task_max)) * len(job.ranks)
-    return max(job.task_min * len(job.ranks), min(least, cores.within(max_min))) if max_min else least
+    least = max(job.task_min, min(wanted, job.task_max)) * job.least_ranks
+    return max(job.least, min(least, cores.within(max_min))) if max_min else least
 
 
 def applies_at(task: Task, job: Job) -> float:

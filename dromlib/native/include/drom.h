@@ -139,7 +139,7 @@ int drom_take(drom *d, drom_grant *g);
  *
  * Returns 0 if it is in force or the handle is unmanaged. After an error nothing is acknowledged, and the agent binds
  * the task from outside when its grace time is over:
- *   -EINVAL   no CPU of the grant is one that the process may use
+ *   -EINVAL   no CPU of the grant is one that the process may use, or it has none
  *   -EPERM    a thread may not be bound by this process
  *   -ENOMEM   there is no memory
  *   -EAGAIN   the program makes threads faster than they can be bound
@@ -184,6 +184,15 @@ void drom_progress(drom *d, uint64_t done);
  * With several handles in one process the largest min_cpus counts, and the largest max_cpus unless a handle has none.
  * Not async-signal-safe. */
 void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus);
+
+/* Report that the task can do without CPUs: while at least `min_tasks` tasks of its job have some, and all tasks of the job
+ * have reported this, the agent may give it a grant without CPUs (ncpus is 0). The program acknowledges that with
+ * drom_acknowledge() once it waits, with drom_wait(), for CPUs. drom_mpi.h does so for MPI programs.
+ *
+ * min_tasks    fewest tasks of the job that keep CPUs; 0: the task needs CPUs always, as it does without a report.
+ *
+ * With several handles in one process the largest min_tasks counts. Not async-signal-safe. */
+void drom_may_rest(drom *d, uint32_t min_tasks);
 
 /* Return the index of the task's slot in the agent's registry, or -1 if the handle is unmanaged. With it and
  * drom_directory() event loops subscribe to the agent's signals. Async-signal-safe. */

@@ -143,13 +143,19 @@ int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, s
     return put < 0 ? -errno : 0;
 }
 
-void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2])
+static void report(const struct handle *h, size_t offset, const void *bytes, size_t size)
 {
-    if (h->mailbox->wanted_min == wanted[0] && h->mailbox->wanted_max == wanted[1])
+    if (memcmp((const char *)h->mailbox + offset, bytes, size) == 0)
         return;
-    int rc = dromi_write_mail(h, offsetof(struct drom_mailbox, wanted_min), wanted, 2 * sizeof *wanted);
+    int rc = dromi_write_mail(h, offset, bytes, size);
     if (rc < 0)
         dromi_log("unsaid", "task=%d error=%d", h->task_pid, -rc);
+}
+
+void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2], uint32_t min_tasks)
+{
+    report(h, offsetof(struct drom_mailbox, wanted_min), wanted, 2 * sizeof *wanted);
+    report(h, offsetof(struct drom_mailbox, min_tasks), &min_tasks, sizeof min_tasks);
 }
 
 /* Where no agent is, or one that refuses or leaves the program alone, there is nothing to tell. */

@@ -24,10 +24,10 @@ def test_those_that_shrink_are_saved_first() -> None:
     saved: list[object] = []
     registry = SimpleNamespace(held=file.get, save=lambda task, *_, **__: saved.append(task.slot))
     plan = SimpleNamespace(target=lambda _: 0, owned=lambda _: 0)
-    grants = SimpleNamespace(take_unsaved=lambda: [grows, shrinks])
+    grants = SimpleNamespace(take_unsaved=lambda: [grows, shrinks], allowed=lambda task: task.held)
     node = SimpleNamespace(grants=grants, jobs={"a": job_of(grows)}, plan=plan)
 
-    cpusets = SimpleNamespace(update=lambda task, _: saved.append(("fence", task.slot)))
+    cpusets = SimpleNamespace(update=lambda task, _mask, _pids: saved.append(("fence", task.slot)))
     watcher = SimpleNamespace(processes_of=lambda _: None)
     actuator = SimpleNamespace(registry=registry, node=node, cpusets=cpusets, watcher=watcher)
 

@@ -51,21 +51,21 @@ def test_the_cpuset_is_what_the_task_holds(base: Path) -> None:
         asked.append(1)
         return [ME]
 
-    assert found.update(task, processes) == ""
+    assert found.update(task, task.held, processes) == ""
     group = group_of(base, task)
     assert (said(group / "cpuset.cpus"), said(group / "cgroup.procs")) == ("0-1,3", str(ME))
     asked.clear()
     (group / "cpuset.cpus").unlink()
-    assert found.update(task, processes) == ""
+    assert found.update(task, task.held, processes) == ""
     assert not (group / "cpuset.cpus").exists()
     task.grants[0] = task_of(0, (2, 0b1)).grants[0]
-    assert found.update(task, processes) == ""
+    assert found.update(task, task.held, processes) == ""
     assert (said(group / "cpuset.cpus"), asked) == ("0", [])
 
 
 def test_a_task_that_waits_has_no_group(base: Path) -> None:
     """A waiting task holds nothing, and an empty cpuset would stand for all CPUs."""
-    assert cpusets_of(base).update(task_of(0), lambda: [ME]) == ""
+    assert cpusets_of(base).update(task_of(0), 0, lambda: [ME]) == ""
     assert [path.name for path in base.iterdir()] == ["agent"]
 
 
@@ -74,7 +74,7 @@ def test_a_group_that_cannot_be_made_is_told(base: Path) -> None:
     base.joinpath("agent").rmdir()
     base.rmdir()
     base.touch()
-    fault = cpusets_of(base).update(task_of(0, (1, 1)), lambda: [ME])
+    fault = cpusets_of(base).update(task_of(0, (1, 1)), 1, lambda: [ME])
 
     assert fault.endswith(": Not a directory")
 
@@ -82,7 +82,7 @@ def test_a_group_that_cannot_be_made_is_told(base: Path) -> None:
 def test_what_is_left_of_a_task_goes_back(base: Path) -> None:
     """To the agent's own group where its origin is not known any more."""
     task, found = task_of(0, (1, 1)), cpusets_of(base)
-    found.update(task, lambda: [ME])
+    found.update(task, task.held, lambda: [ME])
     group = group_of(base, task)
     try:
         os.removexattr(group, "user.drom.origin")
@@ -96,8 +96,8 @@ def test_what_is_left_of_a_task_goes_back(base: Path) -> None:
 def test_only_groups_of_ones_own_directory_are_taken_down(base: Path) -> None:
     """Two agents may share a group; who does not fence takes down what was left in his directory."""
     mine, yours = task_of(0, (1, 1)), task_of(1, (1, 2))
-    cpusets_of(base).update(mine, lambda: [ME])
-    cpusets_of(base, "/run/other").update(yours, lambda: [ME])
+    cpusets_of(base).update(mine, mine.held, lambda: [ME])
+    cpusets_of(base, "/run/other").update(yours, yours.held, lambda: [ME])
     for path in (group_of(base, mine), group_of(base, yours)):
         (path / "cpuset.cpus").unlink()
         (path / "cgroup.procs").unlink()  # the kernel's files go with their group

@@ -283,6 +283,14 @@ class NodeMachine(RuleBasedStateMachine):
             for job in self.node.jobs.values() if lived else ():
                 assert not smaller or job.name == task.job or job.cores >= before[job.name]
 
+    @rule(slot=slots, min_tasks=st.sampled_from([0, 1, 1, 2, 9]))
+    def may_rest(self, slot: int, min_tasks: int) -> None:
+        """All programs of a job say that its tasks may do without CPUs, or no longer may."""
+        task = self.node.tasks.get(slot)
+        ranks = self.node.jobs[task.job].present if task else []
+        said = {one.slot: replace(one.said, min_tasks=min_tasks) for one in ranks if one.responder}
+        self.carry_out(self.node.demands_reported(said, self.now))
+
     @rule(slot=slots)
     def lies_about_the_future(self, slot: int) -> None:
         task = self.node.tasks.get(slot)

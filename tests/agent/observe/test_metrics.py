@@ -44,6 +44,7 @@ drom_tasks{state="shrinking"} 0.0
 drom_tasks{state="growing"} 0.0
 drom_tasks{state="moving"} 0.0
 drom_tasks{state="enforced"} 0.0
+drom_tasks{state="resting"} 0.0
 # HELP drom_cpu_unmanaged_ratio The load of unmanaged programs on a CPU, if avoid_load is set.
 # TYPE drom_cpu_unmanaged_ratio gauge
 drom_cpu_unmanaged_ratio{cpu="3"} 0.25
