@@ -32,7 +32,7 @@ def build(source: Path, include: Path, library: Path, *, is_module: bool = False
     if there is no compiler, it fails, or no folder can be written.
     """
     command = _command(source, include, library, is_module=is_module)
-    folder = _cache() / _digest(command, [*source.parent.iterdir(), *include.glob("*.h"), library])
+    folder = _cache() / _digest(command, [*source.parent.iterdir(), *include.glob("*.[ch]"), library])
     program = folder / (f"{source.stem}.so" if is_module else source.stem)
     if not program.exists():
         _compile(command, source.name, program)
@@ -49,7 +49,8 @@ def _command(source: Path, include: Path, library: Path, *, is_module: bool) -> 
     compiler = shlex.split(os.environ.get(variable, "")) or [COMPILERS[variable]]
     flags = ["-O2", "-g", "-D_GNU_SOURCE", *shlex.split(os.environ.get("CFLAGS", ""))]
     flags += ["-fopenmp"] * ("omp" in headers) + ["-shared", "-fPIC"] * is_module
-    return [*compiler, *flags, f"-I{include}", str(source), str(library), "-lm", "-ldl", "-pthread"]
+    sources = [str(source), *[str(include / "drom_mpi.c")] * ("drom_mpi" in headers)]
+    return [*compiler, *flags, f"-I{include}", *sources, str(library), "-lm", "-ldl", "-pthread"]
 
 
 def _digest(command: Sequence[str], files: Sequence[Path]) -> str:

@@ -163,6 +163,9 @@ def flags(
     prefix: Annotated[
         bool, typer.Option("--prefix", help="Print the folder that contains include/ and lib/ instead.")
     ] = False,
+    mpi: Annotated[
+        bool, typer.Option("--mpi", help="Add drom_mpi.c, which adaptive MPI programs compile: mpicc mine.c $(...).")
+    ] = False,
 ) -> None:
     """Print the compiler flags for a program that uses drom.h: gcc mine.c $(drom flags)."""
     library = native.library_path().parent
@@ -172,7 +175,8 @@ def flags(
     path = ["-Xlinker", "-rpath", "-Xlinker", str(library)]
     if "," not in str(library):
         path = [f"-Wl,-rpath,{library}"]
-    words = [f"-I{native.include_dir()}", f"-L{library}", *path, "-ldrom"]
+    include = native.include_dir()
+    words = [f"-I{include}", *[f"{include}/drom_mpi.c"] * mpi, f"-L{library}", *path, "-ldrom"]
     typer.echo(quoted := " ".join(re.sub(r"([^\w@%+=:,./-])", r"\\\1", word) for word in words))  # as pkg-config does
     if "\\" in quoted and not sys.stdout.isatty():
         why = f"{library.parent} has characters with a meaning in shells"

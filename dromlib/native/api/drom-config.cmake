@@ -1,4 +1,5 @@
 # find_package(drom) gives the targets drom::drom, the shared library, and drom::static, which becomes a part of the program.
+# drom::mpi also compiles drom_mpi.c into the program, which needs MPI::MPI_C beside it.
 get_filename_component(DROM_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET drom::drom)
     add_library(drom::drom SHARED IMPORTED)
@@ -11,4 +12,8 @@ if(NOT TARGET drom::drom)
         IMPORTED_LOCATION "${DROM_PREFIX}/lib/libdrom.a"
         INTERFACE_INCLUDE_DIRECTORIES "${DROM_PREFIX}/include"
         INTERFACE_LINK_LIBRARIES "-pthread;${CMAKE_DL_LIBS}")
+    add_library(drom::mpi INTERFACE IMPORTED)
+    set_target_properties(drom::mpi PROPERTIES
+        INTERFACE_SOURCES "${DROM_PREFIX}/include/drom_mpi.c"
+        INTERFACE_LINK_LIBRARIES drom::drom)
 endif()

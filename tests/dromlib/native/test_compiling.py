@@ -33,6 +33,19 @@ int main(void)
     drom_detach(d);
 }
 """
+MPI = """
+#include <drom_mpi.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    drom_mpi *m = drom_mpi_init(MPI_COMM_WORLD, 1);
+    printf("%d %d\\n", drom_mpi_point(m) == DROM_MPI_SAME, 3);
+    drom_mpi_finalize(m);
+    MPI_Finalize();
+}
+"""
 FORTRAN = """
 program mine
     use drom
@@ -50,10 +63,11 @@ end program
 
 def build(folder: Path, lines: str) -> None:
     """Run lines of the page in a folder with programs in C and Fortran; skip if they name a tool that is missing."""
-    for tool in ("gcc", "pkg-config", "gfortran", "cmake"):
+    for tool in ("gcc", "pkg-config", "gfortran", "cmake", "mpicc"):
         if re.search(rf"\b{tool} ", lines) and shutil.which(tool) is None:
             pytest.skip(f"needs {tool}")
     (folder / "mine.c").write_text(PROGRAM, encoding="utf-8")
+    (folder / "mine_mpi.c").write_text(MPI, encoding="utf-8")
     (folder / "mine.f90").write_text(FORTRAN, encoding="utf-8")
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -68,7 +82,7 @@ def answer(program: Path) -> str:
         return subprocess.run([program], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
 
 
-@pytest.mark.parametrize("lines", RECIPES, ids=["flags", "pkg-config", "static", "fortran"])
+@pytest.mark.parametrize("lines", RECIPES, ids=["flags", "pkg-config", "static", "fortran", "mpi"])
 def test_the_lines_build_a_program_that_takes_part(tmp_path: Path, lines: str) -> None:
     """Each recipe is of two lines at most, and what it builds is granted CPUs."""
     build(tmp_path, lines)

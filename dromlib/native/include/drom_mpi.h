@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* drom_mpi.h - adaptive MPI programs: ranks rest when the job has too few cores for all, and return later.
+ *
+ *     mpicc mine.c $(drom flags --mpi) -o mine
+ *
+ *     drom_mpi *m = drom_mpi_init(MPI_COMM_WORLD, 2);                // at least two ranks always run
+ *     drom_mpi_axis rows = {.size = 4096, .split = DROM_MPI_BLOCK, .halo = 1}, columns = {.size = 4096};
+ *     drom_mpi_array *u = drom_mpi_add_array(m, MPI_DOUBLE, rows, columns);
+ *     drom_mpi_add_value(m, &step, 1, MPI_LONG);                     // the same on all ranks
+ *     for (; step < steps && drom_mpi_point(m) != DROM_MPI_OVER; step++)
+ *         compute(drom_mpi_comm(m), drom_mpi_data(u), drom_mpi_count(u, 0));
+ *     drom_mpi_finalize(m);
+ *
+ * drom_mpi.c is compiled with the program by the program's MPI compiler: libdrom itself contains no MPI. A rank whose
+ * grant is empty (drom_may_rest() in drom.h) leaves at the next malleability point: its part of the arrays moves to the
+ * ranks that continue, and it waits in drom_mpi_point() without using a CPU until it has a core again.
+ *
+ * Without an agent   All ranks always run.
+ * Threads            One thread calls these functions, with MPI_THREAD_SINGLE or more.
+ * Communication      Only on drom_mpi_comm() while some ranks rest: on MPI_COMM_WORLD they would be waited for.
+ * Errors             Every rank gets the same answer. The first one prints one sentence on stderr. Failures of MPI
+ *                    itself are handled as MPI is told to; without memory for moved data the job is aborted.
+ */
+#ifndef DROM_MPI_H
+#define DROM_MPI_H
+
+#include <mpi.h>
+
+#include "drom.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct drom_mpi drom_mpi;
+typedef struct drom_mpi_array drom_mpi_array;
+
+/* How the indices of one axis of an array are split among parts: of ranks that run, or of rows or columns of these. */
+enum drom_mpi_split {
+    DROM_MPI_WHOLE = 0,  /* each has all */
+    DROM_MPI_BLOCK = 1,  /* part p of P has the indices from size * p / P to size * (p + 1) / P - 1 */
+    DROM_MPI_CYCLIC = 2, /* blocks of `block` indices are dealt out in turn */
+    DROM_MPI_GIVEN = 3   /* part p has the indices from bound(context, p, P) to bound(context, p + 1, P) - 1 */
+};
+
+/* One axis of an array. Fields that are not named by an initialiser are 0. */
+typedef struct drom_mpi_axis {
+    long size;  /* number of indices, at most 2^40 */
+    int split;  /* enum drom_mpi_split */
+    long block; /* indices of a block, for DROM_MPI_CYCLIC */
+    long halo;  /* elements kept on both sides of the own ones for copies of the neighbours'; they are not moved */
+    /* The same function of its arguments on every rank, from 0 for part 0 to size for part P, not decreasing. */
+    long (*bound)(void *context, int part, int parts);
+    void *context;
+} drom_mpi_axis;
+
+/* What a malleability point has done. */
+enum drom_mpi_outcome {
+    DROM_MPI_SAME = 0,    /* nothing */
+    DROM_MPI_CHANGED = 1, /* other ranks run: the communicator, the arrays and their places are new */
+    DROM_MPI_OVER = 2     /* this rank rested until the others have finished: it goes to drom_mpi_finalize() */
+};
+
+/* Take part with all ranks of a communicator; collective.
+ *
+ * comm         usually MPI_COMM_WORLD; it is duplicated.
+ * min_ranks    fewest ranks that run at a time, from 1 to the size of comm.
+ *
+ * Returns a handle that drom_mpi_finalize() frees, or NULL with a sentence. All ranks run until the first point. */
+drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks);
+
+/* Describe an array of two axes, row after row, and allocate this rank's part of it, filled with zeros; collective, and
+ * before the first change of ranks. An array of one axis has rows of one part: {.size = 1}.
+ *
+ * type    MPI's type of an element, whose bytes are moved as they are: without pointers, with lower bound 0.
+ *
+ * If both axes are split, the ranks form a grid as MPI_Dims_create() makes it, row after row.
+ *
+ * Returns an array that drom_mpi_finalize() frees, or NULL with a sentence. */
+drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns);
+
+/* Describe a variable that has the same value on all running ranks: ranks that return receive it. Before the first change
+ * of ranks, in the same order on each.
+ *
+ * value, count, type    as in MPI_Bcast(); the variable lasts until drom_mpi_finalize().
+ *
+ * Returns 0, or -EINVAL with a sentence if ranks have changed already, or -ENOMEM. */
+int drom_mpi_add_value(drom_mpi *m, void *value, int count, MPI_Datatype type);
+
+/* A malleability point, collective over the running ranks: call it where all of them have nothing under way.
+ *
+ * A rank that has lost its last core gives its data away, rests in this call, and returns with DROM_MPI_CHANGED once it has
+ * a core again and the others have reached a point, or with DROM_MPI_OVER. If too few ranks would be left the change is
+ * refused: all continue, and the agent is told nothing.
+ *
+ * Returns an enum drom_mpi_outcome. */
+int drom_mpi_point(drom_mpi *m);
+
+/* Return the communicator of the running ranks, in the order of their ranks at the start. It lasts until the next change.
+ * MPI_COMM_NULL after DROM_MPI_OVER. */
+MPI_Comm drom_mpi_comm(const drom_mpi *m);
+
+/* Return the place of this rank's first own element, behind the halo. It lasts until the next change. */
+void *drom_mpi_data(const drom_mpi_array *a);
+
+/* Return how many elements lie from one of this rank's rows to the next. */
+long drom_mpi_stride(const drom_mpi_array *a);
+
+/* Return how many indices of axis 0 (rows) or 1 (columns) are this rank's; 0 after DROM_MPI_OVER. */
+long drom_mpi_count(const drom_mpi_array *a, int axis);
+
+/* Return the index in the whole array of this rank's index `own` along an axis, from 0. */
+long drom_mpi_index(const drom_mpi_array *a, int axis, long own);
+
+/* End it for all ranks, those that rest too, and free the handle, its arrays and its communicator; collective. */
+void drom_mpi_finalize(drom_mpi *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adaptive MIN_RANKS STOP [SECONDS] - an adaptive MPI program that computes with arrays of all kinds: each step adds 1 to each
+ * element, and after each change of ranks all are compared with what they must be. It ends once there is a file STOP: with 0 if
+ * all was right. The first rank that runs prints "changed RANKS" after each change. Rank 1 stops for SECONDS before step 1000. */
+#include <drom_mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { ARRAYS = 3 };
+
+static long uneven(void *context, int part, int parts)
+{
+    return *(long *)context * part * part / ((long)parts * parts);
+}
+
+static double *element(drom_mpi_array *a, long i, long j)
+{
+    return (double *)drom_mpi_data(a) + i * drom_mpi_stride(a) + j;
+}
+
+static long wrong_in(drom_mpi_array *a, long step, double more)
+{
+    long wrong = 0;
+    for (long i = 0; i < drom_mpi_count(a, 0); i++)
+        for (long j = 0; j < drom_mpi_count(a, 1); j++) {
+            double number = (double)(drom_mpi_index(a, 0, i) * 1000 + drom_mpi_index(a, 1, j)), *at = element(a, i, j);
+            wrong += more < 0 ? (*at = number, 0) : *at != number + (double)step;
+            *at += more > 0 ? more : 0;
+        }
+    return wrong;
+}
+
+int main(int argc, char **argv)
+{
+    long step = 0, size = 61, wrong = 0;
+    int rank, ranks, outcome = DROM_MPI_SAME, stop = 0;
+    MPI_Init(&argc, &argv);
+    drom_mpi *m = drom_mpi_init(MPI_COMM_WORLD, atoi(argv[1]));
+    if (!m) {
+        MPI_Finalize();
+        return 3;
+    }
+    drom_mpi_axis one = {.size = 1}, cyclic = {.size = 500, .split = DROM_MPI_CYCLIC, .block = 7};
+    drom_mpi_axis block = {.size = 40, .split = DROM_MPI_BLOCK, .halo = 2}, given = {.size = size, .split = DROM_MPI_GIVEN, .bound = uneven, .context = &size};
+    drom_mpi_array *arrays[ARRAYS] = {
+        drom_mpi_add_array(m, MPI_DOUBLE, one, cyclic),
+        drom_mpi_add_array(m, MPI_DOUBLE, block, cyclic),
+        drom_mpi_add_array(m, MPI_DOUBLE, given, block),
+    };
+    drom_mpi_add_value(m, &step, 1, MPI_LONG);
+    for (int i = 0; i < ARRAYS; i++)
+        wrong_in(arrays[i], 0, -1);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    for (; !stop && (outcome = drom_mpi_point(m)) != DROM_MPI_OVER; step++) {
+        int me;
+        MPI_Comm_rank(drom_mpi_comm(m), &me);
+        MPI_Comm_size(drom_mpi_comm(m), &ranks);
+        if (rank == 1 && step == 1000 && argc > 3)
+            sleep((unsigned)atoi(argv[3]));
+        for (int i = 0; i < ARRAYS; i++)
+            wrong += wrong_in(arrays[i], step, 1);
+        if (me == 0 && outcome == DROM_MPI_CHANGED) {
+            printf("changed %d\n", ranks);
+            fflush(stdout);
+        }
+        stop = me == 0 && access(argv[2], F_OK) == 0;
+        MPI_Bcast(&stop, 1, MPI_INT, 0, drom_mpi_comm(m));
+        if (ranks == 1)
+            usleep(100); /* the step of one rank alone would be a loop over access() */
+    }
+    drom_mpi_finalize(m);
+    MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("%ld wrong\n", wrong);
+    MPI_Finalize();
+    return wrong != 0;
+}

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive MPI jobs under a real agent, with each MPI library: ranks that rest and return, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from tests.support import agents, native_build
+from tests.support.agents import wait_until
+from tests.support.mpi_programs import MPIS, Mpi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.agents import Agent, Program, Programs
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+FOUR = ("--emulate", "pack:2 core:2", "--grace", "600")
+"""An agent that waits for programs on any machine to pass a malleability point."""
+
+
+@pytest.fixture(params=MPIS, ids=lambda mpi: mpi.name)
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    """Return each MPI library in turn."""
+    library: Mpi = request.param
+    return library
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the program is compiled, once for each MPI library."""
+    return tmp_path_factory.mktemp("adaptive")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """Start programs that are gone after the test."""
+    with agents.programs(tmp_path / "programs") as started:
+        yield started
+
+
+class Adaptive:
+    """An adaptive program as job `a`, which ends when told."""
+
+    def __init__(
+        self,
+        mpi: Mpi,
+        folder: Path,
+        programs: Programs,
+        agent: Agent,
+        *words: str,
+        ranks: int = 4,
+        min_ranks: int = 1,
+    ) -> None:
+        self._stop = programs.folder / "stop"
+        self.ranks = ranks
+        program = mpi.compile(native_build.SOURCES / "adaptive.c", folder)
+        command = agent.run("--job", "a", "--", program, str(min_ranks), self._stop, *words)
+        self.program: Program = programs.start(*mpi.launch(self.ranks, *command), **mpi.environment(programs.folder))
+        self._agent = agent
+        wait_until(lambda: len(self.rows()) == self.ranks and all(row["polls"] > 3 for row in self.rows()), self.show)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of `drom ps` of the job, by rank."""
+        return [row for row in self._agent.order("ps")["tasks"] if row["job"] == "a"]
+
+    def show(self) -> str:
+        """Return what the job has said and has."""
+        return f"{self.rows()}\n{self.program.show()}\n{self._agent.log}"
+
+    def await_states(self, *states: str) -> list[dict[str, Any]]:
+        """Wait until the ranks have these states, and each what is planned for it; return their rows."""
+
+        def there() -> list[dict[str, Any]] | None:
+            rows = self.rows()
+            settled = all(row["target"] == row["granted"] == row["applied"] == row["held"] for row in rows)
+            return rows if settled and [row["state"] for row in rows] == list(states) else None
+
+        return wait_until(there, self.show)
+
+    def resize(self, cpus: int) -> None:
+        """Have the job run on so many CPUs, and wait until the ranks have what they are to have."""
+        self._agent.order("resize", job="a", cpus=cpus)
+        rests = self.ranks - cpus
+        wait_until(
+            lambda: sorted(row["state"] for row in self.rows()) == ["resting"] * rests + ["running"] * cpus, self.show
+        )
+
+    def end(self) -> None:
+        """End the program and see that it has found every element right."""
+        self._stop.touch()
+        wait_until(lambda: self.program.process.poll() is not None, self.program.show)
+        assert self.program.out.splitlines()[-1] == "0 wrong", self.program.show()
+        assert (self.program.process.poll(), self.program.err) == (0, ""), self.program.show()
+
+
+def test_two_hundred_changes_leave_every_element_right(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+) -> None:
+    """Ranks leave and return at random; arrays of all kinds are right at each step, and all ranks end."""
+    sizes = random.Random(33)
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job, last = Adaptive(mpi, folder, programs, agent), 4
+        for _ in range(200):
+            last = sizes.choice([cpus for cpus in (1, 2, 3, 4) if cpus != last])
+            job.resize(last)
+        job.resize(1)
+        job.end()
+
+        assert job.program.out.count("changed") >= 200
+        agent.assert_clean()
+
+
+def test_a_rank_that_rests_uses_no_cpu_and_returns_at_once(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+) -> None:
+    """A resting rank sleeps, uses at most 0.1 % of a CPU, and takes its next grant within 50 ms."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, programs, agent)
+        job.resize(1)
+        rank = psutil.Process(job.rows()[3]["pid"])
+        used, since = rank.cpu_times(), time.monotonic()
+        time.sleep(4)  # the time over which the CPU time is measured
+        more, seconds = rank.cpu_times(), time.monotonic() - since
+
+        assert rank.status() == psutil.STATUS_SLEEPING
+        assert (more.user + more.system - used.user - used.system) / seconds <= 0.005 + 1 / os.sysconf("SC_CLK_TCK")
+
+        job.resize(4)
+        job.end()
+
+
+def test_an_arrival_starts_on_the_cores_of_ranks_that_rest(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+) -> None:
+    """A job of 4 ranks on 4 cores gives an arrival two of them, says so, and gets them back when that ends."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, programs, agent)
+        other = programs.start(*agent.run("--job", "b", "--cpus", "2", "--min", "2", "--", "sleep", "600"))
+        job.await_states("running", "running", "resting", "resting")
+        table, why = agent.cli("ps").stdout, agent.cli("explain", "a").stdout
+
+        assert [row["state"] for row in job.rows()] == ["running", "running", "resting", "resting"]
+        assert "resting" in table
+        assert "; tasks 2 and 3 rest." in why
+        assert "It says that it can run on 1 of its tasks: the others rest while there are too few CPUs for all." in why
+        agent.assert_clean()
+
+        other.kill()
+        job.await_states("running", "running", "running", "running")
+        job.end()
+
+
+def test_ranks_rest_on_across_the_death_of_an_agent(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+    """The next agent leaves resting ranks at rest, and wakes them; when it stops all ranks return."""
+    with agents.start_agent(tmp_path, *FOUR, stop=False) as first:
+        job = Adaptive(mpi, folder, programs, first)
+        first.order("resize", job="a", cpus=2)
+        job.await_states("running", "running", "resting", "resting")
+        first.kill()
+        with agents.start_agent(tmp_path, *FOUR) as second:
+            job._agent = second
+            rows = job.await_states("running", "running", "resting", "resting")
+
+            assert [row["applied"] for row in rows[2:]] == ["", ""]
+            second.assert_clean()
+
+            second.order("resize", job="a", cpus=3)
+            job.await_states("running", "running", "running", "resting")
+        job.program.await_out("changed 4")
+        job.end()
+
+
+def test_min_ranks_always_run(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+    """An order for fewer CPUs than the program needs is refused with a sentence."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, programs, agent, min_ranks=3)
+
+        assert "can have 3 to 4 CPUs, not 2" in agent.cli("resize", "a", "2").stderr
+
+        agent.order("resize", job="a", cpus=3)
+        job.await_states("running", "running", "running", "resting")
+        job.end()
+
+
+def test_a_wrong_minimum_is_one_sentence(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+    """A program that asks for more ranks than it has, or for none, is told what to choose."""
+    program = mpi.compile(native_build.SOURCES / "adaptive.c", folder)
+    for wrong in ("0", "3"):
+        started = programs.start(*mpi.launch(2, program, wrong, tmp_path), **mpi.environment(programs.folder))
+
+        assert started.wait() == 3
+        assert started.err.count(f"drom: min_ranks is {wrong} of 2 ranks: choose a number from 1 to 2.\n") == 1
+
+
+@pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
+def test_a_rank_that_reaches_no_point_shares_the_cores_of_its_job(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+) -> None:
+    """After the grace time the agent binds it to the CPUs of the other ranks; it rests once it passes a point."""
+    with agents.start_agent(tmp_path, "--topology", "pack:2 core:1", "--grace", "0.2") as agent:
+        job = Adaptive(mpi, folder, programs, agent, "8", ranks=2)
+        wait_until(lambda: min(row["polls"] for row in job.rows()) >= 1000, job.show)
+        agent.order("resize", job="a", cpus=1)
+        agent.await_log(r"event=enforced job=a task=1 .*action=rest")
+        pid = job.rows()[1]["pid"]
+
+        assert agents.affinity(pid) == job.rows()[0]["granted"]
+        agent.assert_clean()
+
+        agent.order("resize", job="a", cpus=2)
+        wait_until(lambda: agents.affinity(pid) == job.rows()[1]["granted"] != "", job.show, 30)
+        job.end()
