@@ -52,6 +52,7 @@ def snapshot(agent: AgentView) -> Snapshot:
                 progress=mail.progress if mail else 0,
                 wanted_min=task.said.least,
                 wanted_max=task.said.most,
+                min_tasks=task.said.min_tasks,
                 lent=listed(node.plan.owned(task) & node.plan.ledger.planned & ~node.cores.whole(job.planned)),
                 borrowed=listed(node.plan.target(task) & ~node.plan.ledger.owned.get(job.name, 0)),
                 layout=layout_name(job.layout),

@@ -111,6 +111,7 @@ class TaskView(NamedTuple):
     progress: int
     wanted_min: int
     wanted_max: int
+    min_tasks: int
     lent: str
     borrowed: str
     layout: str

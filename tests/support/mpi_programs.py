@@ -32,7 +32,7 @@ class Mpi:
             pytest.skip(f"needs mpicc.{self.name}")
         program, include, library = folder / f"{source.stem}.{self.name}", native.include_dir(), native.library_path()
         if not program.exists():
-            linked = [f"-I{include}", f"-L{library.parent}", f"-Wl,-rpath,{library.parent}", "-ldrom"]
+            linked = [f"-I{include}", f"-L{library.parent}", f"-Wl,-rpath,{library.parent}", "-ldrom", "-lm"]
             sources = [source, include / "drom_mpi.c"]
             subprocess.run([compiler, *FLAGS, *flags, *sources, *linked, "-o", program], check=True)
         return program

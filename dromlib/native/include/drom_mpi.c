@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { REST_MS = 40, RETURN_MS = 1 }; /* between two looks for messages: while resting, and with a core again */
+enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and with a core again */
 enum { PIECE = 1 << 30 };             /* bytes of a message: MPI counts with int */
 enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_MOVE, TAG_COMM };
 
