@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from drom.agent.ipc import registry
 
+from dromlib import native
 from tests.support import agents, native_build
 from tests.support.agents import wait_until
 from tests.support.example_programs import SOURCES
@@ -222,6 +224,26 @@ def test_min_ranks_always_run(mpi: Mpi, folder: Path, tmp_path: Path, programs: 
         agent.order("resize", job="a", cpus=3)
         job.await_states("running", "running", "running", "resting")
         job.end()
+
+
+def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+    """An agent that takes the last core of every rank is not obeyed: a sentence says so once, and all continue."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, programs, agent)
+        records = registry.Registry.open(agent.dir / "registry")
+        for slot in records.records():
+            native.publish(native.address(records.memory, records._base(slot.index)), 0, records._words, 0)
+        said = (
+            "drom: too few ranks would have cores, so none rests now: give the job at least as many cores as min_ranks."
+        )
+        job.program.await_err(said)
+        before = [row["polls"] for row in job.rows()]
+        wait_until(lambda: all(row["polls"] > polls for row, polls in zip(job.rows(), before, strict=True)), job.show)
+        job._stop.touch()
+
+        assert job.program.wait() == 0
+        assert job.program.out.splitlines()[-1] == "0 wrong"
+        assert job.program.err == f"{said}\n"
 
 
 def test_a_wrong_minimum_is_one_sentence(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:

@@ -190,7 +190,6 @@ static void *must_have(const drom_mpi *m, void *memory, size_t bytes)
     abort();
 }
 
-/* What the elements that two parts share are copied between: the memory of an array, or a packed message where `packed`. */
 enum packing { PACK, UNPACK, SHIFT_DOWN, SHIFT_UP };
 
 /* Copy all elements that part `from` of the old split shares with part `to` of the new one: to a message, from a message, or
@@ -236,17 +235,6 @@ static void add(uint64_t *map, int rank)
     map[rank / 64] |= UINT64_C(1) << (rank % 64);
 }
 
-/* Return the ranks of a map, ascending, for the caller to free, and how many there are. */
-static int *list_ranks(const drom_mpi *m, const uint64_t *map, int *count)
-{
-    int *ranks = must_have(m, malloc((size_t)m->size * sizeof *ranks), 1);
-    *count = 0;
-    for (int rank = 0; rank < m->size; rank++)
-        if (has(map, rank))
-            ranks[(*count)++] = rank;
-    return ranks;
-}
-
 static int first_of(const drom_mpi *m, const uint64_t *map)
 {
     int rank = 0;
@@ -257,7 +245,7 @@ static int first_of(const drom_mpi *m, const uint64_t *map)
 
 /* --- moving data ------------------------------------------------------------------------------------------------------ */
 
-/* Messages under way with the owners of a map, all of them in one piece of memory. */
+/* Messages under way with the other side of a move, all of them in one piece of memory. */
 struct traffic {
     char *bytes;
     MPI_Request *requests;
@@ -281,18 +269,21 @@ static void start_messages(const drom_mpi *m, struct traffic *t, char *at, size_
     }
 }
 
-/* The side of a move that this rank gives to or takes from: the other ranks, and the parts that these have there. */
+/* One side of a move: the ranks of a map, ascending, for the caller to free, and the number of this rank among them, or -1. */
 struct side {
     int *ranks, count, me;
 };
 
 static struct side side_of(const drom_mpi *m, const uint64_t *map)
 {
-    struct side s = {.me = -1};
-    s.ranks = list_ranks(m, map, &s.count);
-    for (int i = 0; i < s.count; i++)
-        if (s.ranks[i] == m->rank)
-            s.me = i;
+    struct side s = {must_have(m, malloc((size_t)m->size * sizeof *s.ranks), 1), 0, -1};
+    for (int rank = 0; rank < m->size; rank++) {
+        if (!has(map, rank))
+            continue;
+        if (rank == m->rank)
+            s.me = s.count;
+        s.ranks[s.count++] = rank;
+    }
     return s;
 }
 
