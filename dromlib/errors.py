@@ -5,4 +5,4 @@ from __future__ import annotations
 
 
 class DromError(Exception):
-    """The base of errors whose message is for users: one or more sentences, a line each, that say what to do."""
+    """Base of the errors with a message for users: one or more sentences, one per line, that say what to do."""

@@ -30,9 +30,9 @@ killed, they are gone, and nobody who removes the bundle removes the node's file
 
 
 class Containers:
-    """Containers whose state and bundles are below the folder of `tools`, and have `script` as `bundle.SCRIPT`.
+    """The containers of a node. Their states and bundles are below the folder of `tools`.
 
-    Raises `CheckpointError` without runc.
+    Each bundle has `script` as the file `bundle.SCRIPT`. Raises `CheckpointError` if runc is not installed.
     """
 
     def __init__(self, tools: Tools, script: str = "") -> None:
@@ -158,7 +158,7 @@ def is_in(pid: int, name: str) -> bool:
 
 
 def thaw(name: str) -> None:
-    """Let the processes of a container run, or end, that a killed CRIU has left frozen."""
+    """Thaw a container that CRIU left frozen when it was killed, so that its processes can run, or end if killed."""
     with contextlib.suppress(OSError):  # with control groups of version 2 frozen processes can be killed
         (_GROUPS / "freezer" / name / "freezer.state").write_text("THAWED", encoding="ascii")
 

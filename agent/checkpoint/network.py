@@ -72,7 +72,7 @@ class Server:
         self._client = b""
 
     def serve(self, store: ImageStore, job: int, generation: int) -> None:
-        """Send an image to the client. Raises `CheckpointError` if it is not there, or nobody fetches it in time."""
+        """Send an image to the client. Raises `CheckpointError` if it is missing, or the client does not fetch it."""
         sink = _Sink(self)
         transfer.send(store, job, generation, cast("BinaryIO", sink))
         sink.close()
@@ -107,7 +107,7 @@ class Server:
 
 
 class _Sink:
-    """A file whose content a server sends in parts."""
+    """A file to write an image to: `server` sends what is written in parts of `PART` bytes."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

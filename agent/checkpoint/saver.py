@@ -44,7 +44,7 @@ _OF_RESTORE = ("restore.log", "runc.log", "pid", "since")
 
 
 class CrashedError(CheckpointError):
-    """CRIU was killed while it saved a job, whose processes were killed after that."""
+    """Raised when CRIU was killed while it saved a job. The job's processes have been killed."""
 
 
 class Way(Protocol):
@@ -131,14 +131,14 @@ class Saver:
         return entry
 
     def settle(self, job: int) -> None:
-        """Leave a job, whose processes are to end, with its last image alone, which is whole. An image in use stays."""
+        """Kill what restores left of a job, and remove all images but its last whole one. Images in use stay."""
         for entry in self._store.take_unlocked():
             if entry.image.job == job:
                 self._settle(entry)
         self._keep_last(job)
 
     def tidy(self) -> None:
-        """Settle all images that nothing works on, also those of restored jobs, whose keepers have died."""
+        """Settle all images that are not in use, also those of restored jobs after their keeper has died."""
         self.recover()
         for entry in self._store.take_unlocked():
             self._settle(entry)
@@ -213,10 +213,10 @@ def _has_failed_cleanly(entry: Entry) -> bool:
 
 
 def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> bool:
-    """Let a save fail, so that CRIU leaves the job in order; return whether it has ended, or had to be killed.
+    """Make CRIU fail, so that it restores the processes of the job; return False if it had to be killed.
 
-    Killed, CRIU would leave its code in the processes. It fails cleanly when it cannot write, and when the script that
-    it calls last does.
+    A killed CRIU leaves its code in the processes. CRIU fails cleanly if it cannot write, and if the script that it
+    calls last fails.
     """
     with contextlib.suppress(OSError):  # the image is whole
         write(entry.path / ABANDONED, b"")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that commands have in common, and commands whose options are the fields of a dataclass."""
+"""Parameters that several commands have, and commands that take their options from the fields of a dataclass."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class Registrar:
         self._mailboxes.remove(task.mailbox)
 
     def launcher_left(self, task: Task) -> None:
-        """Remove a task whose launcher has disconnected before it started a program."""
+        """Remove a task after its launcher disconnected without having started a program."""
         self._end(task, "left")
 
 

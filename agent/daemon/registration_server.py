@@ -240,7 +240,7 @@ class RegistrationServer:
 
 
 def _parent_of(peer: proc.Peer) -> proc.Peer:
-    """Return the parent of a peer, whose pidfd the calling code closes. Raises `Refused` for one that is not bound."""
+    """Return the parent of a peer; the caller closes its pidfd. Raises `Refused` for a parent that may not be bound."""
     parent = proc.parent_of(peer)
     if parent is None:
         raise Refused("the process that started this one is gone or another user's: register one of your own.")

@@ -32,10 +32,10 @@ SHARE_OF_TIME = 0.02
 
 
 class UsableCpus:
-    """Sets the CPUs of `node`, whose cores are `cores` (masks), after each look that finds a change.
+    """Checks which CPUs the agent may use, and sets the CPUs of `node` after each change.
 
-    `execute` carries out the actions, and `confine_all` binds all tasks again. `reader` reads the jobs of Slurm; it is
-    None where the agent binds nothing.
+    `cores` are the cores of the node, a mask of OS CPUs each. `execute` carries out the actions that follow, and
+    `confine_all` binds all tasks again. `reader` reads the jobs of Slurm; it is None if the agent binds nothing.
     """
 
     def __init__(

@@ -149,7 +149,7 @@ def build(runtime_dir: Path, *, raised: bool, root: Path = Path("/")) -> TaskCpu
 
 
 def prepare(mount: Path, base: Path, controller: str) -> None:
-    """Let groups below `base` have `controller`; processes of `base` move into a group below it. Raises OSError."""
+    """Enable `controller` in groups below `base`, and move processes of `base` into one of them. Raises OSError."""
     (base / OWN).mkdir(parents=True, exist_ok=True)
     ours = set() if base == mount / HOLDER else {os.getpid()}
     _move(base / OWN, lambda: ({*_pids(base)} | ours) - set(_pids(base / OWN)))

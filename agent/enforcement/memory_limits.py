@@ -45,7 +45,7 @@ class MemoryLimits:
 
 
 def make(group: Path, memory: int) -> None:
-    """Make a group whose processes may have `memory` bytes together, or set the limit anew. Raises OSError."""
+    """Make a group if it is missing, and limit the memory of its processes to `memory` bytes. Raises OSError."""
     group.mkdir(exist_ok=True)
     if (group / "memory.max").exists():
         _write(group / "memory.max", memory)

@@ -455,7 +455,7 @@ class JobExecutor(NoScheduler):
     # --- saves ------------------------------------------------------------------------------------------------------
 
     def _save(self, attempt: Attempt, wanted: protocol.Save, now: float) -> None:
-        """Have a filler saved; the report of its end, or the reason why it goes on, is the answer."""
+        """Order the save of a filler. The answer is the report of its end, or the reason why it was not saved."""
         if not attempt.lives:
             self._tell(attempt)
             return

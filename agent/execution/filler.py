@@ -388,7 +388,10 @@ def keep(words: Sequence[str]) -> None:
 
 
 def settle(words: Sequence[str]) -> None:
-    """Settle what is left of a job, and of all whose processes have died, at a site."""
+    """Remove the container of a job and all images but its last, and settle the images of jobs that have died.
+
+    `words` are the number of the job (0: none) and the site in JSON. Exits with 1 if an image of the job stays in use.
+    """
     site = Site(**json.loads(words[1]))
     set_title("drom-filler", "settle", words[0])
     store = site.open()

@@ -55,10 +55,10 @@ class ImageFolder:
 
 
 class Fillers:
-    """The fillers of a node, whose images are in `images`. `loop` shows the ends of processes that are started.
+    """The fillers of a node. Their images are in the folder `images`; None: the node saves no containers.
 
-    Answers to the scheduler, which has the address `scheduler`, go to `tell`.
-    `limits_memory` says whether the memory of jobs is limited.
+    `loop` reports when processes started here end. `scheduler` is the address of the scheduler, and `tell` sends it
+    messages. `limits_memory`: the memory of jobs is limited.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Fillers:
         return filler.read(attempt.folder.path, REPORT, Report) or Report()
 
     def runs(self, attempt: Attempt) -> bool:
-        """Return whether the program of an attempt whose drom-step has started something runs by now."""
+        """Return whether the program of an attempt runs. Its drom-step must have started a command."""
         return attempt.start.saving != CONTAINER or self.report(attempt).state == RUNNING
 
     def holds(self, attempt: Attempt, pid: int) -> bool:
@@ -193,7 +193,7 @@ class Fillers:
         return is_in(pid, name) and os.path.basename(proc.executable(pid)) != "criu"  # noqa: PTH119 - a text
 
     def thaw(self, attempt: Attempt) -> None:
-        """Let the processes of an attempt end that were killed while they were saved."""
+        """Thaw the processes of an attempt that were killed during a save, so that they can end."""
         thaw(name_of(self._site.tools.folder, attempt.start.job))
 
     def settled(self, attempt: Attempt) -> bool:
@@ -243,9 +243,9 @@ class Fillers:
     # --- saves ------------------------------------------------------------------------------------------------------
 
     def order(self, attempt: Attempt, wanted: Save, now: float) -> None:
-        """Have a filler saved, unless that was ordered before; `attempt.asked` is the save that is to be answered.
+        """Write the order to save a filler, unless it was written before, and set `attempt.asked` to the save's number.
 
-        Raises OSError if the order cannot be written down.
+        Raises OSError if the order cannot be written.
         """
         known = filler.read(attempt.folder.path, SAVE, Order)
         attempt.asked = wanted.generation

@@ -306,7 +306,7 @@ class NotSaved:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an image is to be had once: a ZeroMQ `port` of `host` with this CURVE `key`, for who knows the `secret`."""
+    """Where to fetch an image, once: the ZeroMQ `port` of `host`, its public CURVE `key`, and the client's `secret`."""
 
     host: str = field(metadata=_is(_NAME))
     port: int = field(metadata=_is(_whole(1, 65535)))
@@ -453,7 +453,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Let another node fetch the image of a job, which stays here."""
+    """Serve the image of a job to another node, and keep it. The answer is `Offered`."""
 
     job: int = field(metadata=_is(_ID))
     generation: int = field(metadata=_is(_ID))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a job's program on a pseudo-terminal that is connected to the terminal of its user, who waits for it elsewhere.
+"""Runs a job's program on a pseudo-terminal that it connects to its user's terminal, perhaps on another machine.
 
     python -m drom.agent.execution.terminal FILE COMMAND...
 
@@ -132,7 +132,7 @@ def _become(command: list[str], side: int, ready: int, go: int) -> None:
 
 
 class Relay:
-    """Passes bytes between a program and its user, who listens at `address` and has the key `secret`."""
+    """Passes bytes between a program and its user. The user's command listens at `address`, with the key `secret`."""
 
     def __init__(self, program: PseudoTerminal, address: str, secret: bytes) -> None:
         self._program = program
@@ -235,12 +235,12 @@ class Relay:
         return status
 
     def _last_output(self) -> Iterator[bytes]:
-        """Yield messages with what the program has printed and nobody has read."""
+        """Yield messages with the output of the program that has not been read yet, at most `LAST` bytes."""
         found = (self._program.read() for _ in range(LAST // CHUNK))
         return (OUTPUT + data for data in itertools.takewhile(bool, found))
 
     def _gone(self, status: int = HUNG_UP) -> int:
-        """Discard all messages for a user who is not there; return a status."""
+        """Discard the messages that were not sent, because the user has disconnected; return `status`."""
         self._socket.setsockopt(zmq.LINGER, 0)
         return status
 
@@ -250,7 +250,7 @@ class Relay:
 
 
 def main() -> int:
-    """Run the command in the arguments for the user whose address and key are in the file in the first argument."""
+    """Run a command for a user, and return the exit status. Arguments: a file with address and key, the command."""
     path, *command = sys.argv[1:]
     address, secret = Path(path).read_text(encoding="ascii").split(" ")
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # those for the job are for its program

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PlacementRefused(Refused):
-    """Raised when counts cannot be placed; `job` is the job whose strict layout or fence prevents it, if one does."""
+    """Raised when counts of cores cannot be placed. `job` has the strict layout or fence that prevents it, if any."""
 
     def __init__(self, why: NoPlacement) -> None:
         super().__init__(why.reason)

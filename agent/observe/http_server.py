@@ -109,9 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass(slots=True)
 class _Client:
-    """A client that connected, or whose answer is ready, at `since` (CLOCK_MONOTONIC).
+    """A connected client. `waits`: its answer is being computed.
 
-    `waits`: its answer is being computed.
+    `since` is when it connected, or when its answer was ready (seconds, CLOCK_MONOTONIC).
     """
 
     since: float

@@ -50,7 +50,7 @@ Place = Callable[[Sequence[RankRequest]], "dict[Key, int] | None"]
 
 @dataclass(frozen=True, slots=True)
 class NoPlacement:
-    """Returned when jobs cannot be placed: a sentence for users, and the job whose layout or fence it is, if any."""
+    """Why jobs cannot be placed: a sentence for users, and the job with a strict layout or fence that prevents it."""
 
     reason: str
     job: str = ""

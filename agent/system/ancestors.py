@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the folders above a path: a user who may change one of them can replace what the path leads to."""
+"""Checks the folders above a path: write permission on one of them is enough to replace what the path leads to."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ConfinementReader:
         self._mounts: list[Mount] = []
 
     def read(self, pid: int, affinity: int) -> Confinement:
-        """Return what confines a process whose affinity was `affinity` (OS CPUs) before the agent bound it.
+        """Return what confines a process. `affinity` is the mask of OS CPUs that it had before the agent bound it.
 
         Groups in which an agent of drom keeps a task do not count, nor does the job of Slurm in which this agent runs.
         Raises nothing.
@@ -98,7 +98,7 @@ def _groups_of_job(mounted: list[Mount], paths: dict[str, str]) -> dict[str, lis
 
 
 def _job_in(environment: list[bytes]) -> str:
-    """Return the name of the job of Slurm whose daemon has set this environment; empty if there is none."""
+    """Return the name of the Slurm job that an environment belongs to; empty if slurmd did not set it."""
     named = dict(entry.partition(b"=")[::2] for entry in environment)
     job = named.get(b"SLURM_JOB_ID", b"")
     return f"slurm-{job.decode()}" if b"SLURMD_NODENAME" in named and _NUMBER.fullmatch(job) else ""

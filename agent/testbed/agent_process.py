@@ -30,7 +30,7 @@ _METRICS = re.compile(rb"\bevent=metrics .*\bport=(\d+)")
 
 
 class AgentProcess:
-    """A running ``drom agent``, or a ``drom scheduler``, whose output is appended to `log_file`.
+    """A running ``drom agent`` or ``drom scheduler``. Its output is appended to `log_file`.
 
     `command` starts it, see `command_of`, with just this `environment`, in the working directory `folder` (None: that
     of this process). `apart`: in a session of its own, so that Ctrl-C does not reach it. `pass_fds` are descriptors

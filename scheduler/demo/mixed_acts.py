@@ -68,7 +68,7 @@ class Stage:
         self._client.ask("cancel", job=number)
 
     def tell_why(self, number: int) -> None:
-        """Tell why a job waits, if it does."""
+        """Print why a job waits, if it does."""
         self._look()
         job = self.jobs[number]
         if job["state"] == PENDING:
@@ -203,7 +203,7 @@ def cancel(stage: Stage) -> None:
 
 
 def fillers(stage: Stage) -> None:
-    """Let a filler run in a gap, until a job needs the node: it goes on elsewhere from where it was."""
+    """Run a filler in a gap until a job needs the node. It continues on another node from where it was saved."""
     stage.until_over()
     way = stage.way_of_saving
     count = stage.submit("count", 0, threads=1, time=0, script=story.COUNTER, saving=way, nodelist=("old1", "old2"))

@@ -303,7 +303,7 @@ def _compiled_predictor(predict: Callable[..., int]) -> Any:  # noqa: ANN401 - n
 
 
 def _siblings(decide: Callable[..., int]) -> Iterator[ModuleType]:
-    """Yield the modules of this package whose functions a policy calls, apart from the common ones."""
+    """Yield the modules of drom.scheduler from which the module of a policy imports functions or classes."""
     names = {getattr(value, "__module__", "") for value in vars(sys.modules[decide.__module__]).values()}
     return (sys.modules[name] for name in sorted(names) if name.startswith("drom.scheduler.") and name in sys.modules)
 

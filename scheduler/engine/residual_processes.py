@@ -44,7 +44,7 @@ def note_interference(world: World) -> None:
 
 @lean
 def slowed_speed(world: World, job: int, speed: int) -> int:
-    """Return the work per second of a job whose speed without the processes of others would be `speed`."""
+    """Return the work per second of a job beside residual processes of others; without them it is `speed`."""
     s = world.scalars
     if s[RESIDUAL] == 0:
         return int(speed)

@@ -97,7 +97,7 @@ def advance_filled(  # noqa: PLR0917 - numba wants them by position
 
 @lean
 def finish(box: Containers, now: int) -> None:
-    """Remove the containers that are complete, and queue those whose save has ended."""
+    """Remove the containers that are complete at `now`, and queue those that have been saved."""
     s, kept = box.scalars, 0
     if s[DUE] > now:
         return
@@ -120,7 +120,7 @@ def finish(box: Containers, now: int) -> None:
 
 @lean
 def complete(box: Containers, one: int) -> None:
-    """Remove a container whose work is done."""
+    """Remove a container that has done all its work."""
     box.worked[one] += box.due[one] - box.begin[one]
     box.done[one] = box.saved[one] = box.need[one]
     box.end[one] = box.due[one]

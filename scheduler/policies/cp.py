@@ -29,5 +29,5 @@ def check(options: dict[str, float]) -> str:
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Start the waiting jobs whose planned time has come, and record the planned starts of the others."""
+    """Start the waiting jobs that are planned for now, and record the planned starts of the others."""
     return carry_out(state, options[PARAMETERS:], actions)

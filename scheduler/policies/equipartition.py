@@ -39,7 +39,7 @@ def check(options: Mapping[str, float]) -> str:
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Admit the jobs whose minima fit and divide the rest: jobs shrink first, then others start, then others expand."""
+    """Admit jobs while their minima fit, and divide the rest. Shrinking comes first, then starts, then expansion."""
     held, runners = state.jobs.held, len(state.running)
     members, share, room = admitted(state)
     spare = state.free - share.sum()

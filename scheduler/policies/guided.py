@@ -8,9 +8,9 @@ from drom.scheduler.interface import NEVER, Actions, Floats, State, plan, routin
 
 @routine
 def carry_out(state: State, begins: Floats, actions: Actions) -> int:
-    """Start the waiting jobs whose time in `begins`, by job, has come, and record the times of others; return NEVER.
+    """Start the waiting jobs that `begins` plans for now, and record the planned starts of others; return NEVER.
 
-    A time is NEVER for a job without a plan.
+    `begins` has the planned start of each job, in seconds; NEVER for a job without a plan.
     """
     for job in state.queue:
         begin = begins[job]

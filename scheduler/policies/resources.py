@@ -31,5 +31,5 @@ def check(options: dict[str, float]) -> str:
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
-    """Start the waiting jobs whose time has come, and record the reservations of others."""
+    """Start the waiting jobs that may start now, and record the reservations of others."""
     return carry_out(state, options[PARAMETERS:], actions)

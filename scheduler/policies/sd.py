@@ -227,9 +227,9 @@ def select_nodes(state: State, known: Pass, j: int, begin: int) -> tuple[Ints, i
 
 @routine
 def select_measured(state: State, known: Pass, j: int, begin: int) -> tuple[Ints, int]:
-    """Return the mates whose nodes gain most by their measurements, and the share at which they do.
+    """Return the mates with the largest gain of their nodes by measurements, and the cores that each gives on a node.
 
-    Tries each share that some mate would best give, the largest first, and the usual share with all mates.
+    Tries each number of cores that is best for some mate, the largest first, and the usual one with all mates.
     """
     jobs, best, share = state.jobs, NEVER, known.rules.usual
     impact, s_mates = np.inf, np.empty(0, np.int64)
@@ -340,7 +340,7 @@ def may_share(state: State, rules: Rules, reach: Reach, latest: int, j: int) -> 
 def last_candidate(  # noqa: PLR0917 - numba wants them by position
     state: State, rules: Rules, reach: Reach, latest: int, queue: Ints, known: int
 ) -> int:
-    """Return the last place of a queue whose job may find mates; `known` if there is none after that place."""
+    """Return the position in `queue` of the last job that may find mates; `known` if none after `known` may."""
     for i in range(len(queue) - 1, known, -1):
         if may_share(state, rules, reach, latest, queue[i]):
             return i

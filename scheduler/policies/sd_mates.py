@@ -292,7 +292,7 @@ def penalty_of(state: State, job: int, increase: int) -> float:
 def pick_mates(  # noqa: PLR0917 - numba wants them by position
     state: State, rules: Rules, mates: Mates, need: int, spare: int, length: int, guarded: Timetable
 ) -> Choice:
-    """Return the positions of the mates with the least performance impact (Equation 1) whose nodes are `need` (3).
+    """Return the mates with the least performance impact (Equation 1) that have `need` nodes together (3), by position.
 
     Up to `spare` free nodes may be among them. Combinations of one mate, of two, ... are tried in the order of the
     candidates; the first of the best is chosen. Penalties rise, so a branch ends at the first mate that brings no

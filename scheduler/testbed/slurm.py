@@ -259,7 +259,7 @@ class SlurmCluster:
         return ran.stdout + ran.stderr
 
     def submit(self, script: str, *options: str) -> int:
-        """Submit a batch script whose output goes to JOB.out in the folder `work`; return the job's number."""
+        """Submit a batch script and return the job's number. The output goes to JOB.out in the folder `work`."""
         path = self.folder / "work" / f"script-{time.monotonic_ns()}"
         path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
         return int(self.ask("sbatch", "--parsable", "-D", str(self.work), "-o", "%j.out", *options, str(path)))

@@ -231,7 +231,7 @@ def _window() -> bytes:
 
 @contextmanager
 def _raw() -> Iterator[None]:
-    """Let the terminal pass every key to the program within the block."""
+    """Set the terminal to raw mode within the block: every key goes to the program."""
     before = termios.tcgetattr(INPUT)
     try:
         tty.setraw(INPUT)

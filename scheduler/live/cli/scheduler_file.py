@@ -31,7 +31,7 @@ def key_of(command: Any) -> dict[str, str]:  # noqa: ANN401 - click's command
 
 
 class WithFile(typer.core.TyperCommand):
-    """A command whose options may also be in a file, which its option `--config` names."""
+    """A command that also reads its options from the file given by `--config`, or from `SYSTEM_FILE` if that exists."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         """Read the options. Raises SchedulerError with a sentence for each fault of the file."""

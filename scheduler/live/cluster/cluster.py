@@ -125,9 +125,9 @@ class Cluster:
         return spec
 
     def _naming_all(self, spec: Spec) -> Spec:
-        """Return a specification whose dependencies on arrays, and on jobs in them, name jobs by number.
+        """Return a specification in which dependencies on arrays, or on jobs in arrays, name single jobs by number.
 
-        Raises SchedulerError for too many, and for a job that is not in the array.
+        Raises SchedulerError if these are too many, and for a job that is not in its array.
         """
         found = (Dependency(one.kind, number) for one in spec.after for number in self._jobs_of(one))
         after = list(islice(found, MOST_DEPENDENCIES + 1))

@@ -358,7 +358,7 @@ class Executions:
         self._outbox.record(job, now, "requeued", reason=reason)
 
     def put_back(self, job: Job, reason: str, now: float) -> None:
-        """Let a job wait again that no node was asked to start."""
+        """Return a job to the queue, with the `reason`. No node may have been asked to start it."""
         self._placements.clear(job)
         job.reason, job.verdict = reason, REQUEUE
         self._left_all(job, now)

@@ -65,7 +65,7 @@ class Fillers:
         return min(self._executions.offers.values(), default=math.inf) + OFFER_SECONDS
 
     def _evict(self, job: Job, now: float) -> None:
-        """Let a filler leave its node."""
+        """Remove a filler from its node: save it if it runs, and return it to the queue if it has not started."""
         if job.verdict:
             return  # it leaves anyway
         if job.number in self._state.placements.waiting or job.number in self._executions.offers:
@@ -122,7 +122,7 @@ class Fillers:
         self._executions.end(job, REQUEUE, now)
 
     def offered(self, name: str, message: say.Offered, now: float) -> None:
-        """Start a filler whose image another node is to send it."""
+        """Start a filler that waits for its image from node `name`; return it to the queue if there is no image."""
         job, offer = self._state.jobs.get(message.job), (name, message.generation)
         if job is None or job.number not in self._executions.offers or (job.image_on, job.saves) != offer:
             return
@@ -134,7 +134,10 @@ class Fillers:
         self._outbox.send(job.launcher, start_of(job, job.launcher, job.shares[job.launcher], message.source))
 
     def joined(self, node: Node, images: Iterable[say.Kept], now: float) -> None:
-        """Tell a node that is back what it may have missed: images to remove, to offer, and fillers to save."""
+        """Send a node that reconnected the orders that it may have missed. `images` are those that it has.
+
+        It gets orders to remove images, to save fillers and to offer images; fillers with images there may start again.
+        """
         for kept in images:
             job = self._state.jobs.get(kept.job)
             is_old = job is None or job.is_final or kept.generation < job.saves
@@ -151,12 +154,12 @@ class Fillers:
             self._queue.admit(job, now)
 
     def silent(self, name: str) -> None:
-        """Start no filler whose image is on a node that is silent."""
+        """Withdraw the waiting fillers that have their images on a silent node from the policy's queue."""
         for job in self._images_of(name):
             self._queue.withdraw(job)
 
     def forgotten(self, name: str, now: float) -> None:
-        """Let the fillers begin again whose images were on a node that was removed; those that run go on."""
+        """Record that a node was removed. Waiting fillers with images there begin again; running ones continue."""
         for job in self._images_of(name):
             self._queue.withdraw(job)
             job.image_on, job.ran = "", 0.0
@@ -168,5 +171,5 @@ class Fillers:
                 self._outbox.save(job)
 
     def _images_of(self, name: str) -> list[Job]:
-        """Return the waiting fillers whose images are on a node."""
+        """Return the waiting fillers that have their images on a node."""
         return [job for job in self._state.jobs.values() if job.image_on == name and job.state == PENDING]

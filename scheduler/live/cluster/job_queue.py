@@ -72,7 +72,7 @@ class JobQueue:
         return self.dependencies.of(self._state.jobs[number])
 
     def image_away(self, job: Job) -> str:
-        """Return the node that has a filler's image and whose agent is silent; empty if there is none."""
+        """Return the node with a filler's image if its agent is silent; empty if it is not, or there is no image."""
         node = self._state.nodes.get(job.image_on)
         return "" if node is None or node.speaks else node.name
 
@@ -179,7 +179,7 @@ class JobQueue:
         self._follow(now)
 
     def follow(self, now: float) -> None:
-        """Begin a turn: update jobs that wait for others, and submit those of users who may run more."""
+        """Begin a turn: update jobs that wait for others, and admit those that limits per user no longer hold back."""
         self._steps = STEPS
         self._follow(now)
         if self._state.controller:

@@ -161,7 +161,7 @@ class Node:
 
     @property
     def can(self) -> set[str]:
-        """Its features, and in the same form how it saves fillers and whose images it restores."""
+        """Its features, and in the same form how it saves fillers and the images of which CPUs it restores."""
         return {*self.features, *map(saving, self.saves), restoring(self.cpu)}
 
     @property

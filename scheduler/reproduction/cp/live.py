@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two tests of Bridi et al. with a real scheduler, whose 65 nodes are emulated and whose time is compressed.
+"""The two tests of Bridi et al. with a real scheduler. Its 65 nodes are emulated, and time is compressed.
 
 `drom scheduler` is a process with its planner, on disk and on sockets as always. Jobs are submitted when they are due,
 and end after their run time. A run is over once all jobs have started: the metrics are about waits.
