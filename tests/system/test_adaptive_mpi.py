@@ -246,6 +246,21 @@ def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path:
         assert job.program.err == f"{said}\n"
 
 
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_death_of_a_rank_ends_the_job_and_frees_its_cores(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, rank: int
+) -> None:
+    """Whether it runs or rests, MPI ends the others, and the agent is left without tasks."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, programs, agent)
+        job.resize(2)
+        psutil.Process(job.rows()[rank]["pid"]).kill()
+
+        assert job.program.wait() != 0
+        wait_until(lambda: not job.rows(), job.show)
+        agent.assert_clean()
+
+
 def test_a_wrong_minimum_is_one_sentence(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
     """A program that asks for more ranks than it has, or for none, is told what to choose."""
     program = mpi.compile(native_build.SOURCES / "adaptive.c", folder)
