@@ -99,7 +99,7 @@ class Topology:
 
     @property
     def kinds(self) -> tuple[tuple[str, int], ...]:
-        """The OS CPUs of each kind of core, by name, on a machine whose cores differ; otherwise empty."""
+        """The OS CPUs of each kind of core, by name; empty if all cores of the machine are of one kind."""
         sets: dict[str, int] = {}
         for core in self.cores:
             if core.kind:
