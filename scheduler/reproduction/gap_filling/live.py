@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from drom.scheduler.testbed.local import Client
 
-NODES = 6
+NODES = 4
 LOAD = 0.75
 """The load that regular jobs would be at the same time as they come, without gaps."""
 ACCURACY = 0.5
-LEAD = 2
+LEAD = 3
 """Seconds between the order to save a filler and the end of a slot, or the beginning of a reservation."""
 SLOT = 60
 """Policy A: T in seconds."""
