@@ -40,7 +40,10 @@ _CRIU = """\
 trap '' XFSZ
 [ -z "$DROM_IMAGE_BLOCKS" ] || ulimit -f "$DROM_IMAGE_BLOCKS"
 # The lock is open as standard input. What CRIU restores must not inherit it, but runc or this script holds it.
-[ "$1" = swrk ] && exec {criu} "$@" </dev/null # runc moves this very process into the container's control group
+# Packets are not blocked: no job with a TCP connection is saved, and a killed CRIU would leave its rules on the node.
+# CRIU 4.1 crashes if this option is in its file.
+set -- --network-lock=skip "$@"
+[ "$2" = swrk ] && exec {criu} "$@" </dev/null # runc moves this very process into the container's control group
 {criu} "$@" </dev/null
 exit $?
 """

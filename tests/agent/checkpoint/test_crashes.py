@@ -7,7 +7,9 @@ import contextlib
 import os
 import random
 import select
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -184,6 +186,25 @@ def test_a_job_whose_criu_is_killed_is_killed(here: Node, way: str, counting: Co
     assert (here.folder / "why").read_text("utf-8").startswith("job 7 was not saved and has ended: ")
     assert here.states() == []
     assert running(counting) == []
+
+
+@pytest.mark.skipif(not shutil.which("nft"), reason="nft is not installed, which lists rules for packets")
+def test_a_killed_criu_leaves_no_rules_for_packets(here: Node, way: str, counting: Counting) -> None:
+    """It makes none: left on the node they would slow down its network, and each later save."""
+
+    def rules() -> str:
+        return subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True).stdout
+
+    before = rules()
+    image = here.image(started(here, way, counting), way=way)
+    gate = Gate(here, here.tools.commit, "post-dump")
+    saver = begin(lambda: here.saver.save(image))
+    script, criu = gate.wait()
+    during = rules()
+    kill(criu, script)
+    os.waitpid(saver, 0)
+
+    assert before == during == rules()
 
 
 def test_criu_is_killed_between_rename_and_the_end_of_the_job(here: Node, way: str, counting: Counting) -> None:
