@@ -42,8 +42,8 @@ trap '' XFSZ
 # The lock is open as standard input. What CRIU restores must not inherit it, but runc or this script holds it.
 # Packets are not blocked: no job with a TCP connection is saved, and a killed CRIU would leave its rules on the node.
 # CRIU 4.1 crashes if this option is in its file.
-set -- --network-lock=skip "$@"
-[ "$2" = swrk ] && exec {criu} "$@" </dev/null # runc moves this very process into the container's control group
+set -- "$@" --network-lock=skip
+[ "$1" = swrk ] && exec {criu} "$@" </dev/null # runc moves this very process into the container's control group
 {criu} "$@" </dev/null
 exit $?
 """
