@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.scheduler.comparison.candidates import candidates, usual
 from drom.scheduler.comparison.table import COLUMNS, UNITS, Result, lines
+from drom.scheduler.engine.compiler import BASELINES
 from drom.workloads.swf import write_swf
 
 from tests.support.agents import START_SECONDS, wait_until
@@ -173,12 +174,12 @@ def test_the_page() -> None:
     """Names every contender, with a table as the command prints it."""
     page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
     rows = [line.split() for line in page[page.index("POLICY") :].splitlines()[: 1 + len(CONTENDERS)]]
-    advised = re.findall(r"^\| `([a-z+]+)` \|", page, re.MULTILINE)
+    advised = re.findall(r"^\| `([a-z0-9+]+)` \|", page, re.MULTILINE)
 
     heads = [column.head for column in COLUMNS if column.key != "paid"]
     assert rows[0] == ["POLICY", *" ".join(heads).split()]
     assert [row[0] for row in rows[1:]] == CONTENDERS
-    assert advised == [*usual(contracts=True), "cp"]
+    assert advised == [*usual(contracts=True), "cp", *BASELINES]
     assert page.count(f"\n{UNITS}\n") == page.count("\nPOLICY")
     for one in candidates("default"):
         assert not one.premise or f"{one.name}: {one.premise}.\n" in page
