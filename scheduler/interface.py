@@ -10,6 +10,9 @@ defaults; `options` holds their values in that order. ``WORDS`` may name values 
 dictionaries. With ``POOL = True`` the policy allots numbers of processors instead of nodes, by `allot` alone; `nodes`
 and `free` then count processors.
 
+In place of `decide` a module may define ``score(state, job, options) -> float``, which numba compiles too. The
+policy then is EASY backfilling with the lowest score first (`drom.scheduler.policies.scored`).
+
 Jobs and nodes are 0-based indices, times and lengths whole seconds, and every array is int64.
 
 The functions that append to `actions` report no errors: the driver checks the rows when it carries them out, in order.

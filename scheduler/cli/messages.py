@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 RIGID = ("fcfs", "firstfit", "easy", "conservative", "slurm", "cp", "resources")
-"""The policies under which every job gets exactly what it asks for."""
+"""The policies under which every job gets exactly what it asks for, as under the baselines."""
 
 
 def say(sentence: str) -> None:
@@ -74,10 +74,13 @@ def describe_pool(run: Simulation, cores: int, plots: str | None) -> None:
 
 def warn_about_ineffective_options(run: Simulation, classes: str | None) -> None:
     """Print which options change nothing, because the policy resizes no jobs or lets none share a node."""
+    from drom.scheduler.engine.compiler import BASELINES
+
     policy = run.policy
-    if classes is not None and policy.built_in in RIGID:
+    is_rigid = policy.built_in in {*RIGID, *BASELINES}
+    if classes is not None and is_rigid:
         say(f"note: {policy.name} gives all jobs what they request: --classes has no effect.")
-    if run.machine.runtime_model != "worst" and (policy.pooled or policy.built_in in RIGID):
+    if run.machine.runtime_model != "worst" and (policy.pooled or is_rigid):
         say(f"note: under {policy.name} no jobs share a node: --runtime-model has no effect.")
 
 

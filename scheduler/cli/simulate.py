@@ -48,7 +48,8 @@ class SimulateOptions:
     policy: str = typer.Option(
         "easy",
         metavar="NAME|FILE",
-        help="fcfs, firstfit, easy, conservative, slurm, sd, equipartition, payoff, cp, resources; or a file.",
+        help="fcfs, firstfit, easy, sjf, ljf, saf, wfp3, unicef, f1 to f4, conservative, slurm, sd, equipartition, "
+        "payoff, cp, resources; or a file.",
     )
     set_: list[str] | None = typer.Option(
         None, "--set", metavar="NAME=VALUE", help="A parameter of the policy, such as depth=50."

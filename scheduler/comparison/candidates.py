@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from drom.scheduler.analysis.metrics import Power
-from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.engine.compiler import BASELINES, load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.predictors.knowledge import PREDICTORS
 from drom.scheduler.simulator.adaptive import LARGEST
@@ -40,6 +41,18 @@ class Candidate(NamedTuple):
         premise = f"{self.premise}, and {premise}" if self.premise else premise
         return self._replace(name=f"{self.name}+{addition}", options=options, premise=premise)
 
+    def choose(self, text: str | None) -> Candidate:
+        """Return the contender with the parameters ``NAME=VALUE,...`` of its policy, which its name shows.
+
+        Raises SchedulerError for parameters that the policy does not take.
+        """
+        if text is None:
+            return self
+        choices = [choice.strip() for choice in text.split(",")]
+        load_policy(self.policy, choices)
+        words = [word for choice in choices for word in ("--set", choice)]
+        return self._replace(name=f"{self.name}({','.join(choices)})", options=(*self.options, *words))
+
     def run(self, log: Path, nodes: int, cores: int, common: Sequence[str], out: Path) -> Run:
         """Return the simulation, with the `common` options of all contenders, which writes a folder below `out`.
 
@@ -57,6 +70,12 @@ class Candidate(NamedTuple):
         power = Power()
         watts = ("--idle-watts", f"{power.idle / cores:g}", "--peak-watts", f"{power.peak / cores:g}")
         return Run(log, nodes * cores, 1, (*options, *watts), folder)
+
+
+_COMMA = re.compile(r",(?![^(]*\))")
+"""A comma outside brackets."""
+_NAME = re.compile(rf"([^()]+?)(?:\(([^()]*)\))?(?:\+(fill|{'|'.join(PREDICTORS)}))?")
+"""A policy, perhaps with parameters and an addition."""
 
 
 def _plain(name: str, premise: str = "", *, pool: bool = False) -> Candidate:
@@ -83,10 +102,11 @@ _SINGLE = {
         _plain("fcfs"),
         _plain("easy"),
         _plain("conservative"),
-        _plain("slurm", "it plans the first 100 jobs of the queue every 30 s"),
+        *map(_plain, BASELINES),
+        _plain("slurm", "it plans the first 100 jobs of the queue every 30 s, unless set otherwise"),
         _plain(
             "sd",
-            "as slurm, and all jobs are malleable: they may run on half the cores of their nodes, beside others",
+            "as slurm, and all jobs are malleable: they may run on part of the cores of their nodes, beside others",
         ),
         _plain("firstfit", _POOL, pool=True),
         _plain(
@@ -116,12 +136,14 @@ def usual(*, contracts: bool) -> tuple[str, ...]:
 def candidates(names: str, *, contracts: bool = False, cores: int = 2) -> list[Candidate]:
     """Return the contenders in a list of names: policies of drom, and files that contain one.
 
+    Parameters of a policy follow its name in brackets, as in ``sd(max_slowdown=5)``.
+
     `cores` is the number of cores of a node; nodes of a single core cannot be shared.
 
     Raises SchedulerError for unknown names, for a name given twice, and for the policy payoff without contracts.
     """
     found: list[Candidate] = []
-    for name in map(str.strip, names.split(",")):
+    for name in map(str.strip, _COMMA.split(names)):
         chosen = usual(contracts=contracts) if name == DEFAULT else (name,)
         found += [_candidate(one, cores) for one in chosen]
     if not contracts and any(one.policy == PAYOFF for one in found):
@@ -140,23 +162,25 @@ def _candidate(name: str, cores: int) -> Candidate:
 
     With ``+fill`` its gaps are filled. Raises SchedulerError for an unknown name.
     """
-    policy, _, addition = name.partition("+")
-    if addition == "fill":
-        return _filled(_candidate(policy, cores))
-    if addition in PREDICTORS:
-        one = _candidate(policy, cores)
+    found = _NAME.fullmatch(name)
+    policy, text, addition = found.groups() if found else (name, None, None)
+    if addition:
+        one = _candidate(name.removesuffix(f"+{addition}"), cores)
+        if addition == "fill":
+            return _filled(one)
         how = f"run times by the predictor {addition}"
         if policy in PLANLESS:
             how += ", which it does not use"
         return one.assumption(addition, (*one.options, "--predict", addition), how)
-    if name == "sd" and cores == 1:
-        return _plain(name, "as slurm, because nodes of one core cannot be shared: set --cores")
-    if name in _SINGLE:
-        return _SINGLE[name]
-    if name.endswith(".py"):
-        return Candidate(Path(name).stem, ("--policy", name))
+    if policy == "sd" and cores == 1:
+        return _plain(policy, "as slurm, because nodes of one core cannot be shared: set --cores").choose(text)
+    if policy in _SINGLE:
+        return _SINGLE[policy].choose(text)
+    if policy.endswith(".py"):
+        return Candidate(Path(policy).stem, ("--policy", policy)).choose(text)
     msg = (
-        f"--policies: {short(name)} is none: choose of {', '.join(_SINGLE)}, with +recent or +learned behind it for "
-        "predicted run times or +fill for filled gaps, or name a file that ends in .py."
+        f"--policies: {short(name)} is none: choose of {', '.join(_SINGLE)}, with parameters in brackets as in "
+        "sd(max_slowdown=5), with +recent or +learned behind it for predicted run times or +fill for filled gaps, or "
+        "name a file that ends in .py."
     )
     raise SchedulerError(msg)

@@ -32,7 +32,8 @@ def compare_policies(
     nodes: Nodes,
     cores: Cores = 1,
     policies: Annotated[
-        str, typer.Option(metavar="A,B,...", help="The policies: names or files; default,cp adds cp.")
+        str,
+        typer.Option(metavar="A,B,...", help="Names or files, such as easy,sd(max_slowdown=5); default,cp adds cp."),
     ] = "default",
     contracts: Contracts = None,
     rule: Rules = None,

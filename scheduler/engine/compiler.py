@@ -18,7 +18,7 @@ import re
 import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import drom.scheduler
 import numpy as np
@@ -27,7 +27,7 @@ from drom.scheduler import interface
 from drom.scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
 from drom.scheduler.engine import state as world
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.policies import guided, nodesets, profile, scaling, timetable
+from drom.scheduler.policies import easy, guided, nodesets, profile, scaling, scored, timetable
 from drom.scheduler.predictors import knowledge
 from drom.workloads.errors import short
 from drom.workloads.workload import make_workload
@@ -41,8 +41,13 @@ if TYPE_CHECKING:
 
 numba: Any = importlib.import_module("numba")  # untyped
 
-BUILT_IN = ("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp", "resources")
-_SHARED = (interface, guided, nodesets, profile, scaling, timetable)
+BASELINES = ("sjf", "ljf", "saf", "wfp3", "unicef", "f1", "f2", "f3", "f4")
+"""The policies of drom that are EASY backfilling in the order of a score."""
+BUILT_IN = (
+    *("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp", "resources"),
+    *BASELINES,
+)
+_SHARED = (interface, easy, guided, nodesets, profile, scaling, scored, timetable)
 _ENGINE = (
     interface,
     knowledge,
@@ -56,6 +61,7 @@ _ENGINE = (
 )
 _PARTS: dict[Callable[..., int], Any] = {}
 _PARAMETERS = ("state", "event", "options", "actions")
+_SCORED = ("state", "job", "options")
 
 
 class Policy(NamedTuple):
@@ -106,20 +112,30 @@ def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
     """
     module = _from_file(Path(name)) if name.endswith(".py") else _built_in(name)
     file = Path(str(module.__file__))
-    decide = getattr(module, "decide", None)
-    if not inspect.isfunction(decide) or len(inspect.signature(decide).parameters) != len(_PARAMETERS):
-        msg = f"{file} does not contain a policy: write a function decide({', '.join(_PARAMETERS)}) in it."
-        raise SchedulerError(msg)
     options, words = dict(getattr(module, "OPTIONS", {})), getattr(module, "WORDS", {})
+    decide, checks = getattr(module, "decide", None), [getattr(module, "check", None)]
+    if decide is None and _takes(score := getattr(module, "score", None), _SCORED):
+        options, words = {**options, **scored.OPTIONS, **options}, {**words, **scored.WORDS}
+        decide = scored.by_score(score, list(options).index("backfill"))
+        checks.append(scored.check)
+    if not _takes(decide, _PARAMETERS):
+        msg = (
+            f"{file} does not contain a policy: write a function decide({', '.join(_PARAMETERS)}) in it, "
+            f"or score({', '.join(_SCORED)})."
+        )
+        raise SchedulerError(msg)
     for choice in choices:
         _choose(options, words, choice, name)
-    check = getattr(module, "check", None)
-    fault = check(options) if check else None
+    fault = next(filter(None, (check(options) for check in checks if check)), "")
     if fault:
         msg = f"policy {name}: {fault}"
         raise SchedulerError(msg)
     pooled, digest = bool(getattr(module, "POOL", False)), hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     return Policy(file.stem, decide, options, file, words, pooled, "" if name.endswith(".py") else name, digest)
+
+
+def _takes(function: object, parameters: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
+    return inspect.isfunction(function) and len(inspect.signature(function).parameters) == len(parameters)
 
 
 def _built_in(name: str) -> ModuleType:

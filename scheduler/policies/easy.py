@@ -13,17 +13,32 @@ from drom.scheduler.policies.profile import by_end, predicted_end
 
 def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> int:
     """Start heads while they fit, reserve for the first that does not, and backfill around its reservation."""
+    head, free = start_heads(state, actions)
+    backfill(state, head, free, len(state.queue), actions)
+    return NEVER
+
+
+@compilable
+def start_heads(state: State, actions: Actions) -> tuple[int, int]:
+    """Start heads of the queue while they fit; return the place of the first that does not, and the free nodes left."""
     jobs, free, head = state.jobs, state.free, 0
     while head < len(state.queue) and jobs.nodes[state.queue[head]] <= free:
         start(actions, state.queue[head])
         free -= jobs.nodes[state.queue[head]]
         head += 1
+    return head, free
+
+
+@compilable
+def backfill(state: State, head: int, free: int, most: int, actions: Actions) -> None:
+    """Plan the head at this place of the queue, and start those of the next `most` jobs that do not delay it."""
     if head == len(state.queue):
-        return NEVER
+        return
+    jobs = state.jobs
     shadow, extra = reserve(state, head, free)
     if jobs.planned[state.queue[head]] != shadow:
         plan(actions, state.queue[head], shadow)
-    for job in state.queue[head + 1 :]:
+    for job in state.queue[head + 1 : head + 1 + most]:
         if free == 0:
             break
         need = jobs.nodes[job]
@@ -33,7 +48,6 @@ def decide(state: State, _event: Event, _options: Floats, actions: Actions) -> i
             free -= need
             if not ends_in_time:
                 extra -= need
-    return NEVER
 
 
 @compilable

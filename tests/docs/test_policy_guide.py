@@ -15,26 +15,33 @@ from drom.scheduler.interface import Event, Jobs, State
 from tests.support.paths import ROOT
 
 GUIDE = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^```(\w*)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+POLICIES, COMMANDS, (OUTPUT,) = ([text for kind, text in BLOCKS if kind == one] for one in ("python", "sh", ""))
 
 
-def test_the_policy_runs_as_it_stands(tmp_path: Path) -> None:
-    """In thirty lines, with the output that the page shows."""
-    policy = BLOCKS["python"]
+def test_the_policies_run_as_they_stand(tmp_path: Path) -> None:
+    """The page shows a policy of thirty lines with its output, and an order of ten lines."""
+    policy, order = POLICIES
     (tmp_path / "saf.py").write_text(policy, encoding="utf-8")
+    (tmp_path / "aged.py").write_text(order, encoding="utf-8")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euc", BLOCKS["sh"]],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = [
+        subprocess.run(
+            ["bash", "-euc", commands],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for commands in COMMANDS
+    ]
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(BLOCKS[""])
+    assert [one.returncode for one in done] == [0, 0], done
+    assert done[0].stdout.endswith(OUTPUT)
+    assert re.search(r"^FIGURE +OF THE FIRST +easy +saf +aged$", done[1].stdout, re.MULTILINE)
     assert len(policy.splitlines()) <= 30
+    assert len(order.splitlines()) <= 10
 
 
 def test_its_names_are_there() -> None:

@@ -96,10 +96,15 @@ def fcfs(cluster: Cluster, now: int) -> list[Job]:
 
 def easy(cluster: Cluster, now: int) -> list[Job]:
     """Start heads while they fit, then each job after whose start the next head could start as early as before."""
+    return backfilled(cluster, now, len(cluster.queue))
+
+
+def backfilled(cluster: Cluster, now: int, most: int) -> list[Job]:
+    """Return what EASY starts if it tries only so many jobs behind the head."""
     started = fcfs(cluster, now)
     waiting = cluster.queue[len(started) :]
     holds = [*cluster.holds(), *(Hold(now, now + job.requested, job.nodes) for job in started)]
-    for job in waiting[1:]:
+    for job in waiting[1 : 1 + most]:
         with_it = [*holds, Hold(now, now + job.requested, job.nodes)]
         no_later = cluster.earliest(with_it, waiting[0], now) == cluster.earliest(holds, waiting[0], now)
         if cluster.free(holds, now) >= job.nodes and no_later:
@@ -134,5 +139,15 @@ def slurm(depth: int, window: int, resolution: int) -> Decide:
             elif begin <= now + window:
                 holds.append(Hold(begin // resolution * resolution, end // resolution * resolution, job.nodes))
         return started
+
+    return decide
+
+
+def by_score(score: Callable[[Job, int], float], most: int | None = None) -> Decide:
+    """Sort the queue by the score of each job at this time, then by number, and backfill behind its head."""
+
+    def decide(cluster: Cluster, now: int) -> list[Job]:
+        cluster.queue.sort(key=lambda job: (score(job, now), job.number))
+        return backfilled(cluster, now, len(cluster.queue) if most is None else most)
 
     return decide

@@ -394,6 +394,7 @@ def test_a_file_with_the_name_of_a_policy_of_drom(log: Path, tmp_path: Path, nam
             ("--policy", "slurm", "--runtime-model", "ideal"),
             "under slurm no jobs share a node: --runtime-model has no effect",
         ),
+        (("--policy", "f1", "--runtime-model", "ideal"), "under f1 no jobs share a node"),
         (("--policy", "equipartition", "--runtime-model", "ideal"), "under equipartition no jobs share a node"),
         (("--policy", "sd", "--cores", "2", "--event-rule", "pyss"), "under the pyss rule sd is not called for a job"),
         (("--policy", "sd", "--cores", "2", "--classes", "malleable=0.5", "--runtime-model", "ideal"), ""),
@@ -433,7 +434,10 @@ def test_what_is_no_policy(log: Path, tmp_path: Path) -> None:
     """A file without the function, one that cannot be loaded, one that numba cannot compile, one that raises."""
     decide = "from drom.scheduler.interface import start\ndef decide(state, event, options, actions):\n    "
     texts = {
-        "decide = 3": "does not contain a policy: write a function decide(state, event, options, actions) in it.",
+        "decide = 3": "does not contain a policy: write a function decide(state, event, options, actions) in it, "
+        "or score(state, job, options).",
+        "def score(job): return 1": "does not contain a policy: write a function decide(",
+        "def score(state, job, options): return 'x'": "numba cannot compile the policy",
         "import nothing_such": "cannot be loaded: ModuleNotFoundError: No module named 'nothing_such'.",
         decide + "return print": "bad.py, line 3: No conversion from Function",
         decide + "import os\n    return 9": "bad.py, line 3: Use of unsupported opcode (IMPORT_NAME)",

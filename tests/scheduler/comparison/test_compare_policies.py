@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.scheduler.comparison.candidates import candidates, usual
 from drom.scheduler.comparison.table import COLUMNS, UNITS, Result, lines
+from drom.scheduler.engine.compiler import BASELINES
 from drom.workloads.swf import write_swf
 
 from tests.support.agents import START_SECONDS, wait_until
@@ -148,6 +149,14 @@ def test_interrupted(log: Path, tmp_path: Path, how: signal.Signals) -> None:
         (["--policies", "payoff"], "--policies: payoff needs contracts: add --contracts FILE, or for example"),
         (["--policies", "easy,default"], "--policies names 'easy' twice: name each policy once."),
         (["--policies", "easy,easy"], "--policies names 'easy' twice: name each policy once."),
+        (["--policies", "sd(max_slowdown=5"], "--policies: 'sd(max_slowdown=5' is none: choose of fcfs, easy,"),
+        (["--policies", "sd(depht=5)"], "'depht=5': the policy sd has no parameter 'depht': it has interval, depth,"),
+        (["--policies", "sd(depth=x)"], "'depth=x': the parameter depth of policy sd is a number: write depth=100."),
+        (["--policies", "slurm()"], "'': the policy slurm has no parameter '': it has interval, depth,"),
+        (["--policies", "easy(depth=5)"], "'depth=5': the policy easy has no parameter 'depth': it has none."),
+        (["--policies", "f1(backfill=0.5)"], "policy f1: backfill is a whole number from 0, or all."),
+        (["--policies", "f1(backfill=0),f1( backfill=0)"], "--policies names 'f1(backfill=0)' twice: name each"),
+        (["--policies", "none.py(x=1)"], "There is no policy file none.py: name a file of Python"),
         (["--policies", "none.py"], "There is no policy file none.py: name a file of Python"),
         (["--rule", "larger"], "larger"),
         (
@@ -173,12 +182,12 @@ def test_the_page() -> None:
     """Names every contender, with a table as the command prints it."""
     page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
     rows = [line.split() for line in page[page.index("POLICY") :].splitlines()[: 1 + len(CONTENDERS)]]
-    advised = re.findall(r"^\| `([a-z+]+)` \|", page, re.MULTILINE)
+    advised = re.findall(r"^\| `([a-z0-9+]+)` \|", page, re.MULTILINE)
 
     heads = [column.head for column in COLUMNS if column.key != "paid"]
     assert rows[0] == ["POLICY", *" ".join(heads).split()]
     assert [row[0] for row in rows[1:]] == CONTENDERS
-    assert advised == [*usual(contracts=True), "cp"]
+    assert advised == [*usual(contracts=True), "cp", *BASELINES]
     assert page.count(f"\n{UNITS}\n") == page.count("\nPOLICY")
     for one in candidates("default"):
         assert not one.premise or f"{one.name}: {one.premise}.\n" in page
@@ -210,6 +219,25 @@ def test_a_list_of_contenders() -> None:
     """In its order; a file is known by its name, and blanks do not count."""
     assert [one.name for one in candidates("sd, my/own.py,fcfs")] == ["sd", "own", "fcfs"]
     assert [one.name for one in candidates("default,cp")] == [*CONTENDERS, "cp"]
+
+
+def test_parameters_in_brackets() -> None:
+    """Parameters of a contender are in its name, and reach its run as `--set`; commas in brackets end no name."""
+    sd, saf, filled = candidates("sd(max_slowdown=1e+1, depth=50),saf,conservative(depth=4)+fill")
+
+    assert sd.name == "sd(max_slowdown=1e+1,depth=50)"
+    assert sd.options == ("--policy", "sd", "--set", "max_slowdown=1e+1", "--set", "depth=50")
+    assert saf.options == ("--policy", "saf")
+    assert filled.name == "conservative(depth=4)+fill"
+    assert filled.options[:4] == ("--policy", "conservative", "--set", "depth=4")
+
+
+def test_parameters_change_the_schedule(log: Path) -> None:
+    """A contender with parameters has its own figures."""
+    told, _ = drom("compare-policies", log, *MACHINE, "--policies", "fcfs,easy,conservative(depth=1)", "--json")
+    figures = {one["policy"]: one["figures"]["mean_response_s"] for one in json.loads(told)["policies"]}
+
+    assert figures["conservative(depth=1)"] == figures["fcfs"] != figures["easy"]
 
 
 def test_additions() -> None:

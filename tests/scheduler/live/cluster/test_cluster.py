@@ -91,7 +91,10 @@ def test_a_reason_names_few_jobs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "choices"),
-    [("fcfs", ()), ("easy", ()), ("conservative", ()), ("firstfit", ()), ("sd", ("reservations=counts", "interval=1"))],
+    [
+        *((name, ()) for name in ("fcfs", "easy", "conservative", "firstfit", "wfp3")),
+        ("sd", ("reservations=counts", "interval=1")),
+    ],
 )
 def test_a_policy_that_takes_nodes_as_equal_starts_jobs(tmp_path: Path, name: str, choices: tuple[str, ...]) -> None:
     """Those that may be on any node, one after the other on the same nodes, also after a restart."""

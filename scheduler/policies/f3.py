@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""F3: the score r * n + 6.86e6 * log10(s), the lowest first, with EASY backfilling; r, n and s are those of `f1`.
+
+Carastan-Santos and de Camargo, "Obtaining Dynamic Scheduling Policies with Simulation and Machine Learning" (SC17).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from drom.scheduler.interface import Floats, State
+
+
+def score(state: State, job: int, _options: Floats) -> float:
+    """Return r * n + 6.86e6 * log10(s)."""
+    jobs = state.jobs
+    r, n, s = jobs.requested[job], jobs.cores[job], max(1, jobs.submit[job])
+    return float(r * float(n) + 6.86e6 * np.log10(s))

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Longest job first: the queue in order of falling requested time, with EASY backfilling.
+
+LPF of Lelong, Reis and Trystram, "Tuning EASY-Backfilling Queues" (JSSPP 2017). Short jobs may starve.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from drom.scheduler.interface import Floats, State
+
+
+def score(state: State, job: int, _options: Floats) -> float:
+    """Return the negative requested time in seconds."""
+    return -float(state.jobs.requested[job])

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The baselines that order the queue by a score, against a slow reference and by hand, and scores of one's own."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from drom.scheduler.engine.compiler import BASELINES, load_policy
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import MALLEABLE, NEVER
+from drom.scheduler.live.cluster.controller import Controller, JobRequest
+from drom.scheduler.simulator.simulation import Machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support import reference_schedules as reference
+from tests.support.schedules import NODES, Row, jobs_of, logs, simulation, starts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.reference_schedules import Job
+
+pytestmark = pytest.mark.timeout(600)
+"""Each policy takes some seconds to compile, once."""
+
+CORES = 4
+MACHINE = Machine(NODES, CORES)
+
+
+def size(job: Job) -> int:
+    """Return the cores of a job."""
+    return CORES * job.nodes
+
+
+def wfp3(job: Job, now: int) -> float:
+    """Return minus the cube of wait over request, times cores."""
+    ratio = (now - job.submit) / job.requested
+    return -(ratio * ratio * ratio * size(job))
+
+
+SCORES: dict[str, Callable[[Job, int], float]] = {
+    "sjf": lambda job, _: job.requested,
+    "ljf": lambda job, _: -job.requested,
+    "saf": lambda job, _: job.requested * size(job),
+    "wfp3": wfp3,
+    "unicef": lambda job, now: -(now - job.submit) / (math.log2(size(job)) * job.requested),
+    "f1": lambda job, _: math.log10(job.requested) * size(job) + 870 * math.log10(job.submit or 1),
+    "f2": lambda job, _: math.sqrt(job.requested) * size(job) + 25_600 * math.log10(job.submit or 1),
+    "f3": lambda job, _: job.requested * size(job) + 6_860_000 * math.log10(job.submit or 1),
+    "f4": lambda job, _: job.requested * math.sqrt(size(job)) + 530_000 * math.log10(job.submit or 1),
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@settings(max_examples=100, deadline=None)
+@given(rows=logs(), seconds=st.sampled_from((1, 600)), most=st.sampled_from((None, 0, 2)))
+def test_a_baseline(name: str, rows: list[Row], seconds: int, most: int | None) -> None:
+    """Every job starts as in a plain simulation that sorts the queue at each decision, early and late in a log."""
+    origin = 0 if seconds == 1 else 10_000_000
+    rows = [
+        (origin + submit * seconds, run * seconds, requested * seconds, nodes) for submit, run, requested, nodes in rows
+    ]
+    choices = [] if most is None else [f"backfill={most}"]
+    expected = reference.simulate(jobs_of(rows), NODES, reference.by_score(SCORES[name], most))
+
+    assert starts(rows, name, MACHINE, *choices) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "order"),
+    [
+        ("sjf", 0, "BCA"),  # 15, 17, 20 s
+        ("ljf", 0, "ACB"),
+        ("saf", 0, "CAB"),  # 17 * 5, 20 * 5, 15 * 8
+        ("wfp3", 0, "BAC"),  # B: (8 / 15)^3 * 8 = 1.2, A: (9 / 20)^3 * 5 = 0.5; later A: 8.6, C: 4.2
+        ("unicef", 0, "ABC"),  # A: 9 / (log2(5) * 20) = 0.19, B: 8 / (log2(8) * 15) = 0.18; later B: 0.62, C: 0.53
+        ("f1", 100, "ABC"),  # 6.5 + 1743.8, 9.4 + 1747.5, 6.2 + 1772.6
+        ("f2", 1_000_000, "CAB"),  # 20.6 + 0.10, 22.4 + 0.01, 31.0 + 0.02, and 153,600 each
+        ("f3", 1_000_000, "ACB"),  # 100 + 3.0, 85 + 26.8, 120 + 6.0, and 41,160,000 each
+        ("f4", 1_000_000, "CBA"),  # 38.0 + 2.1, 42.4 + 0.5, 44.7 + 0.2, and 3,180,000 each
+    ],
+)
+def test_a_baseline_by_hand(name: str, origin: int, order: str) -> None:
+    """Three jobs that cannot run together start one after the other, in order of the published score."""
+    jobs = {"A": (1, 20, 20, 5), "B": (2, 15, 15, 8), "C": (9, 17, 17, 5)}
+    rows = [(origin, 10, 10, 8), *((origin + submit, run, run, nodes) for submit, run, _, nodes in jobs.values())]
+    found = starts(rows, name)
+    begins, now = {}, origin + 10
+    for job in order:
+        begins[job] = now
+        now += jobs[job][1]
+
+    assert found == [origin, *(begins[job] for job in jobs)]
+
+
+def test_equal_scores_keep_the_order_of_submission() -> None:
+    """Jobs of one length start in order of submission, then of number."""
+    assert starts([(0, 5, 5, 8), (1, 5, 5, 8), (2, 5, 5, 8), (2, 5, 5, 8)], "sjf") == [0, 5, 10, 15]
+
+
+def test_one_core_under_unicef() -> None:
+    """A job of one core that has waited comes before wider ones, and the longest wait for its length first."""
+    rows = [(0, 10, 10, 1), (1, 5, 5, 1), (3, 2, 2, 1), (10, 2, 2, 1)]
+
+    assert starts(rows, "unicef", Machine(1)) == [0, 12, 10, 17]
+
+
+def test_a_job_that_is_overtaken_loses_its_reservation() -> None:
+    """The shorter job becomes the head, the planned start of the other is withdrawn, and that one starts later."""
+    run = simulation([(0, 10, 10, 8), (1, 9, 9, 8), (2, 3, 3, 8)], "sjf")
+    run.run(1)
+    before = run.world.jobs.planned.tolist()
+    run.run(2)
+    after = run.world.jobs.planned.tolist()
+    run.run()
+
+    assert before == [NEVER, 10, NEVER]
+    assert after == [NEVER, NEVER, 10]
+    assert run.world.jobs.start.tolist() == [0, 13, 10]
+
+
+def test_jobs_of_higher_priority_come_first() -> None:
+    """On a live cluster a score orders only jobs of one priority."""
+    controller = Controller(load_policy("sjf"), CORES)
+    controller.node_up(0)
+    for number, (seconds, priority) in enumerate([(9, 0), (5, 0), (7, 1), (8, 1)]):
+        controller.submit(number, JobRequest(1, seconds, MALLEABLE, priority), 0)
+    order = []
+    for now in range(4):
+        (number,) = controller.turn(now)
+        controller.ended(number, now)
+        order.append(number)
+
+    assert order == [2, 3, 1, 0]
+
+
+OWN = """
+from drom.scheduler.interface import compilable
+import numpy as np
+OPTIONS = {"weight": 1.0%s}
+WORDS = {"weight": {"none": 0}}
+
+def check(options):
+    return "" if options["weight"] >= 0 else "weight is 0 or more."
+
+@compilable
+def area(jobs, job):
+    return jobs.requested[job] * jobs.nodes[job]
+
+def score(state, job, options):
+    return %s
+"""
+
+
+def own(path: Path, result: str, more: str = "") -> str:
+    """Write a policy with this score and these further parameters, and return its file."""
+    path.write_text(OWN % (more, result), encoding="utf-8")
+    return str(path)
+
+
+def test_a_score_of_ones_own(tmp_path: Path) -> None:
+    """A file with a score has its own parameters, and `backfill`, whose default it may change."""
+    rows = [(0, 5, 5, 8), (1, 9, 9, 8), (1, 5, 5, 8), (2, 4, 4, 8)]
+    file = own(tmp_path / "area.py", "options[0] * area(state.jobs, job)", ', "backfill": 3')
+
+    assert starts(rows, file) == starts(rows, "saf") == [0, 14, 9, 5]
+    assert starts(rows, file, None, "weight=none") == starts(rows, "easy")
+    assert load_policy(file, ["backfill=all"]).parameters() == {"weight": 1, "backfill": "all"}
+    assert load_policy(file).parameters() == {"weight": 1, "backfill": 3}
+
+
+def test_a_score_that_is_no_number_comes_last(tmp_path: Path) -> None:
+    """Jobs with a number overtake one whose score is none."""
+    file = own(tmp_path / "holes.py", "np.nan if job == 1 else -job")
+
+    assert starts([(0, 5, 5, 8), (1, 5, 5, 8), (1, 5, 5, 8), (1, 5, 5, 8)], file) == [0, 15, 10, 5]
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ("backfill=-1", "backfill is a whole number from 0, or all."),
+        ("backfill=1.5", "backfill is a whole number from 0, or all."),
+        ("backfill=nan", "backfill is a whole number from 0, or all."),
+        ("backfill=some", "'backfill=some': the parameter backfill of policy FILE is a number, all: write backfill="),
+        ("weight=-1", "weight is 0 or more."),
+        ("height=1", "'height=1': the policy FILE has no parameter 'height': it has weight, backfill."),
+    ],
+)
+def test_parameters_that_cannot_be(tmp_path: Path, choice: str, sentence: str) -> None:
+    """A sentence says what there is."""
+    file = own(tmp_path / "area.py", "1")
+    with pytest.raises(SchedulerError) as raised:
+        load_policy(file, [choice])
+
+    assert sentence.replace("FILE", file) in str(raised.value)
