@@ -18,7 +18,7 @@ import re
 import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import drom.scheduler
 import numpy as np
@@ -35,7 +35,7 @@ from numba.core.types.function_type import WrapperAddressProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import ModuleType
+    from types import FunctionType, ModuleType
 
     from drom.scheduler.interface import Actions
 
@@ -56,6 +56,12 @@ _ENGINE = (
 )
 _PARTS: dict[Callable[..., int], Any] = {}
 _PARAMETERS = ("state", "event", "options", "actions")
+_DECIDE = f"decide({', '.join(_PARAMETERS)})"
+_WRITES = re.compile(
+    r"Cannot modify readonly array|No definition for lowering \w+\(.*\)\.\w+ = "
+    r"|'NoneType' object has no attribute 'args'|explicit output that is read-only"
+)
+"""What numba says of a policy that changes the state: by an assignment to elements, to a name, by += and `out=`."""
 
 
 class Policy(NamedTuple):
@@ -64,7 +70,8 @@ class Policy(NamedTuple):
     name: str
     decide: Callable[..., int]
     options: dict[str, float]
-    file: Path
+    file: Path | None
+    """None for a function that was defined elsewhere, as in a notebook."""
     words: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """Names for values of parameters."""
     pooled: bool = False
@@ -72,7 +79,7 @@ class Policy(NamedTuple):
     built_in: str = ""
     """The module name of a policy that comes with drom; empty for a policy from a file, whatever its name."""
     digest: str = ""
-    """A short hash of the text of its file."""
+    """A short hash of the text of its file; without one, of the function and of everything that it refers to."""
 
     @property
     def layers(self) -> int:
@@ -99,27 +106,60 @@ class Policy(NamedTuple):
         return {name: _worded(self.words.get(name, {}), value) for name, value in self.options.items()}
 
 
-def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
-    """Return a policy of drom by name, or one from a file, with parameters set by ``NAME=VALUE``.
+def load_policy(source: object, choices: Iterable[str] = ()) -> Policy:
+    """Return a policy with parameters set by ``NAME=VALUE``.
 
-    Raises SchedulerError for an unknown policy or parameter, and for a file without a policy.
+    `source` is the name of a policy of drom, that of a file that ends in .py, a function `decide`, or a class whose
+    attributes are what a file defines. Raises SchedulerError for anything else, and for an unknown parameter.
     """
-    module = _from_file(Path(name)) if name.endswith(".py") else _built_in(name)
+    if not isinstance(source, str):
+        return _in_memory(source, choices)
+    module = _from_file(Path(source)) if source.endswith(".py") else _built_in(source)
     file = Path(str(module.__file__))
     decide = getattr(module, "decide", None)
-    if not inspect.isfunction(decide) or len(inspect.signature(decide).parameters) != len(_PARAMETERS):
-        msg = f"{file} does not contain a policy: write a function decide({', '.join(_PARAMETERS)}) in it."
+    if not _is_policy(decide):
+        msg = f"{file} does not contain a policy: write a function {_DECIDE} in it."
         raise SchedulerError(msg)
-    options, words = dict(getattr(module, "OPTIONS", {})), getattr(module, "WORDS", {})
+    built_in, digest = "" if source.endswith(".py") else source, _digest(file.read_bytes())
+    return _policy(module, Policy(file.stem, decide, {}, file, built_in=built_in, digest=digest), source, choices)
+
+
+def _in_memory(source: object, choices: Iterable[str]) -> Policy:
+    """Return a policy that is a function, or a class with one."""
+    decide, name = getattr(source, "decide", source), getattr(source, "__name__", "")
+    if not (name and _is_policy(decide)):
+        msg = (
+            f"{short(repr(source))} is not a policy: give a name, a file that ends in .py, a function {_DECIDE}, or "
+            "a class with such a function."
+        )
+        raise SchedulerError(msg)
+    try:
+        content = numba.cloudpickle.dumps(decide)
+    except Exception as error:
+        msg = f"The policy {name} refers to what numba cannot compile: {error}."
+        raise SchedulerError(msg) from error
+    return _policy(source, Policy(name, decide, {}, None, digest=_digest(content)), name, choices)
+
+
+def _is_policy(decide: Any) -> TypeGuard[FunctionType]:  # noqa: ANN401 - whatever users write
+    return inspect.isfunction(decide) and len(inspect.signature(decide).parameters) == len(_PARAMETERS)
+
+
+def _policy(source: object, bare: Policy, name: str, choices: Iterable[str]) -> Policy:
+    """Return a policy with what `source`, a module, function or class, defines beside its function."""
+    options, words = dict(getattr(source, "OPTIONS", {})), getattr(source, "WORDS", {})
     for choice in choices:
         _choose(options, words, choice, name)
-    check = getattr(module, "check", None)
+    check = getattr(source, "check", None)
     fault = check(options) if check else None
     if fault:
         msg = f"policy {name}: {fault}"
         raise SchedulerError(msg)
-    pooled, digest = bool(getattr(module, "POOL", False)), hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    return Policy(file.stem, decide, options, file, words, pooled, "" if name.endswith(".py") else name, digest)
+    return bare._replace(options=options, words=words, pooled=bool(getattr(source, "POOL", False)))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _built_in(name: str) -> ModuleType:
@@ -223,10 +263,11 @@ def compile_program(policy: Policy, predictor: str = knowledge.USER) -> Program:
     if numba.config.DISABLE_JIT:
         return Program(event_loop.advance, policy.decide, predict, compiled=False)
     try:
-        decide = _compiled_policy(policy.decide, policy.file)
+        decide = _compiled_policy(policy.decide, policy.file, policy.digest)
         return Program(_compiled_engine(), decide, _compiled_predictor(predict), compiled=True)
-    except (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError) as error:
-        msg = f"numba cannot compile the policy {policy.file}, {_reason(str(error), policy.file)}"
+    except Exception as error:  # numba has errors of its own, and raises others
+        source = Path(policy.decide.__code__.co_filename)
+        msg = f"numba cannot compile the policy {policy.file or policy.name}, {_reason(str(error), source)}"
         raise SchedulerError(msg) from error
 
 
@@ -274,12 +315,12 @@ def _engine_files() -> list[Path]:
     return [Path(str(module.__file__)) for module in _ENGINE]
 
 
-def _policy_files(decide: Callable[..., int], file: Path) -> list[Path]:
-    return [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
+def _policy_files(decide: Callable[..., int], file: Path | None) -> list[Path]:
+    return [] if file is None else [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
 
 
 def _is_ours(decide: Callable[..., int]) -> bool:
-    return decide.__module__.startswith("drom.scheduler.")
+    return (decide.__module__ or "").startswith("drom.scheduler.")
 
 
 @functools.cache
@@ -287,12 +328,30 @@ def _compiled_engine() -> Any:  # noqa: ANN401 - numba is untyped
     return _compile("engine", event_loop.advance, _signatures().advance, _engine_files(), counted=False)
 
 
-@functools.cache
-def _compiled_policy(decide: Callable[..., int], file: Path) -> Any:  # noqa: ANN401 - numba is untyped
-    """Compile a policy; one from a user's file with bounds checks, so that a wrong index raises an error."""
-    signature, ours, files = _signatures().decide, _is_ours(decide), _policy_files(decide, file)
-    compiled = _compile("policy" if ours else "checked", decide, signature, files, checked=not ours)
-    return _Pointer(compiled, signature)
+@functools.lru_cache(64)
+def _compiled_policy(decide: Callable[..., int], file: Path | None, _digest: str) -> Any:  # noqa: ANN401 - numba is untyped
+    """Compile a policy; one of a user with bounds checks and a read-only state, so that mistakes raise errors.
+
+    A function without a file is compiled again if anything that it refers to has changed, for which `_digest` stands.
+    """
+    signature, ours = _signatures().decide, _is_ours(decide)
+    state, *others = signature.args
+    # Numba passes read-only arrays as it passes others, so the engine may call the function as if it took those.
+    own = signature if ours else numba.types.int64(_read_only(state), *others)
+    files = _policy_files(decide, file)
+    return _Pointer(_compile("policy" if ours else "checked", decide, own, files, checked=not ours), signature)
+
+
+def _read_only(kind: Any) -> Any:  # noqa: ANN401 - numba is untyped
+    """Return a type of numba with all its arrays read-only."""
+    if isinstance(kind, numba.types.Array):
+        return kind.copy(readonly=True)
+    if not isinstance(kind, numba.types.BaseNamedTuple):
+        return kind
+    fields = [_read_only(one) for one in kind.types]
+    if len(set(fields)) == 1:
+        return numba.types.NamedUniTuple(fields[0], len(fields), kind.instance_class)
+    return numba.types.NamedTuple(fields, kind.instance_class)
 
 
 @functools.cache
@@ -315,6 +374,8 @@ def _reason(text: str, file: Path) -> str:
     reason = (words or lines or ["no reason given"])[0]
     if reason.endswith(":"):  # no function matches the call: the reason comes later
         reason = next((line for line in lines if line.startswith("TypingError:")), reason)
+    if _WRITES.search(text):
+        reason = "it changes the state, which policies only read: change a copy, as of state.queue.copy()."
     place = re.search(re.escape(file.name) + r'(?:", line | \()(\d+)', text)
     return f"line {place[1]}: {reason}" if place else reason
 
@@ -328,11 +389,11 @@ def _compile(
     counted: bool = True,
     checked: bool = False,
 ) -> Any:  # noqa: ANN401 - numba is untyped
-    """Compile a function, or load it from the cache for these files.
+    """Compile a function, or load it from the cache for these files; without files there is no cache.
 
     `counted`: with reference counting; `checked`: with an error for an index out of bounds.
     """
-    folder = cache_folder(name, files)
+    folder = cache_folder(name, files) if files else None
     options = {"cache": folder is not None, "error_model": "numpy", "_nrt": counted, "boundscheck": checked}
     with caching(folder):
         return numba.njit(signature, **options)(function)
