@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from drom.workloads.errors import WorkloadError, counted
+from drom.workloads.limits import MOST_CORES, MOST_JOBS, MOST_NODES
 
 if TYPE_CHECKING:
     from drom.workloads.cleaning import Machine
@@ -224,10 +225,10 @@ def plot(
 def make(
     model: Annotated[str, typer.Argument(metavar="lublin|cirne-like|lomonosov", help="The model to draw jobs from.")],
     out: Out,
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="The number of jobs.")] = 1000,
-    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Nodes of the machine.")] = 128,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_JOBS, help="The number of jobs.")] = 1000,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_NODES, help="Nodes of the machine.")] = 128,
     cores: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="Cores of a node; jobs have whole cores.")
+        int, typer.Option(metavar="N", min=1, max=MOST_CORES, help="Cores of a node; jobs have whole cores.")
     ] = 1,
     seed: Seed = 1,
     load: Annotated[float | None, typer.Option(metavar="X", help="Stretch arrivals to this load, such as 0.8.")] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from drom.workloads.cirne import cirne_like
 from drom.workloads.errors import WorkloadError, short
 from drom.workloads.estimates import maximum_for, tsafrir
+from drom.workloads.limits import MOST_CORES, MOST_JOBS, MOST_NODES
 from drom.workloads.lomonosov import lomonosov
 from drom.workloads.lublin import lublin
 from drom.workloads.mix import with_mix
@@ -46,6 +47,14 @@ SAMPLE = Recipe(jobs=200, nodes=64, seed=20190805, load=0.9)
 """The small sample that is used if there is no real log."""
 _MODEL_OF = {"kind": "lublin", "fit": "cirne-like", "largest": "cirne-like", "accuracy": "lomonosov"}
 
+_BOUNDS = {
+    "jobs": (1, MOST_JOBS),
+    "nodes": (1, MOST_NODES),
+    "cores": (1, MOST_CORES),
+    "seed": (0, 2**64 - 1),
+    "accuracy": (0, 1),
+}
+
 
 def make(recipe: Recipe) -> Workload:
     """Return the workload of a recipe; the same recipe gives the same jobs.
@@ -61,6 +70,10 @@ def make(recipe: Recipe) -> Workload:
     for name, model in _MODEL_OF.items():
         if model != recipe.model and getattr(recipe, name) != getattr(Recipe(), name):
             msg = f"{name} is for the model {model}: omit it with {recipe.model}."
+            raise WorkloadError(msg)
+    for name, (least, most) in _BOUNDS.items():
+        if not least <= (number := getattr(recipe, name)) <= most:
+            msg = f"{name} of a workload is a number from {least} to {most:,}, not {number:,}."
             raise WorkloadError(msg)
     work = _MAKERS[recipe.model](recipe)
     if recipe.estimates == "exact":

@@ -63,7 +63,7 @@ def read_csv(path: str | os.PathLike[str]) -> Workload:
         with _text(path) as stream:
             lines = csv.reader(stream)
             names = [name.strip() for name in next(lines, [])]
-            _check_names(names, str(path))
+            check_names(names, f"{path}, line 1")
             rows = [_row(words, names, f"{path}, line {lines.line_num}") for words in lines if words]
     except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         msg = f"{path} cannot be read as a table: {error}."
@@ -81,13 +81,14 @@ def _text(path: str | os.PathLike[str]) -> IO[str]:
     return Path(path).open(encoding="utf-8-sig", newline="")
 
 
-def _check_names(names: list[str], path: str) -> None:
+def check_names(names: list[str], place: str) -> None:
+    """Raise WorkloadError, with `place`, unless these names of columns are fields, each once, `submit` among them."""
     strange = [name for name in names if name not in NAMES]
     if strange or len(set(names)) < len(names) or "submit" not in names:
         fault = (
             f"{short(strange[0])} is not a field" if strange else "each field must occur once, and submit among them"
         )
-        msg = f"{path}, line 1: {fault}: the fields are {', '.join(NAMES)}."
+        msg = f"{place}: {fault}: the fields are {', '.join(NAMES)}."
         raise WorkloadError(msg)
 
 

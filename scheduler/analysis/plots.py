@@ -75,7 +75,7 @@ _MOST_NAMES = 60
 """The most names of nodes at the axis of a chart."""
 _CHART, _LETTER = (760.0, 420.0), 7.0
 """The width and height of a chart, and the size of the letters in it, in points."""
-_BINS = 400
+BINS = 400
 
 
 def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
@@ -203,7 +203,7 @@ def load_figure(runs: Mapping[str, Schedule]) -> Figure:
     upper, lower = figure.subplots(2, 1, sharex=True)
     span = _common(runs)
     unit, unit_name = _unit(span)
-    edges = span.edges(_BINS)
+    edges = span.edges(BINS)
     for colour, (name, schedule) in zip(_cycle(len(runs)), runs.items(), strict=True):
         x = (edges - span.begin) / unit
         look = {"color": colour, "label": name, "fill": len(runs) == 1}

@@ -6,11 +6,13 @@ typer's progress bar shows at once, leaves its line, and prints its label where 
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from io import StringIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from drom.agent.system.unix_signals import ended_by_sigterm
 from drom.agent.text import duration
@@ -50,6 +52,37 @@ class Bar:
         if self._shown:
             self._stream.write(_CLEAR)
             self._stream.flush()
+
+
+class NotebookLine(StringIO):
+    """A line of output in a notebook, which each text that is written to it replaces."""
+
+    _display: Any = None
+
+    def isatty(self) -> bool:
+        """Return True: the line can be changed, as on a terminal."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Show a text, without what clears a line of a terminal."""
+        line = {"text/plain": text.removeprefix(_CLEAR)}
+        if self._display is None:
+            show = importlib.import_module("IPython.display").display
+            self._display = show(line, raw=True, display_id=True)
+        else:
+            self._display.update(line, raw=True)
+        return len(text)
+
+
+def notebook() -> Any:  # noqa: ANN401 - IPython is untyped
+    """Return the shell of the notebook in which this process runs cells; None elsewhere."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell if hasattr(shell, "kernel") else None
+
+
+def progress_stream() -> TextIO:
+    """Return the stream for a bar: a line of output in a notebook, else stderr."""
+    return NotebookLine() if notebook() else sys.stderr
 
 
 @contextmanager

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from drom.agent.cli.parameters import with_options
 from drom.scheduler.cli import messages
+from drom.scheduler.cli.limits import MOST_CORES, MOST_NODES
 from drom.scheduler.cli.progress import Bar, all_or_nothing, saying
 from drom.scheduler.errors import SchedulerError
 from drom.workloads.cli import Log
 from drom.workloads.files import json_text
 
 if TYPE_CHECKING:
+    from drom.scheduler.cli.setup import Setup
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.gap_filling.parameters import FillingOptions
     from drom.scheduler.gap_filling.simulation import FilledSimulation
-    from drom.scheduler.simulator.adaptive import PoolModel
-    from drom.scheduler.simulator.simulation import Machine, Simulation
+    from drom.scheduler.simulator.simulation import Simulation
 
-Nodes = Annotated[int, typer.Option(metavar="N", min=1, max=10_000_000, help="Nodes of the machine.")]
-Cores = Annotated[int, typer.Option(metavar="N", min=1, max=1_000_000, help="Cores of a node.")]
+Nodes = Annotated[int, typer.Option(metavar="N", min=1, max=MOST_NODES, help="Nodes of the machine.")]
+Cores = Annotated[int, typer.Option(metavar="N", min=1, max=MOST_CORES, help="Cores of a node.")]
 Contracts = Annotated[
     list[str] | None,
     typer.Option(
@@ -101,58 +102,35 @@ def simulate(log: Log, options: SimulateOptions) -> None:
         raise typer.BadParameter("--peak-watts is below --idle-watts.")
     _check_plots(options)
     from drom.scheduler.analysis import metrics
-    from drom.scheduler.analysis.contracts import check_possible
     from drom.scheduler.analysis.explain import explain as explained
     from drom.scheduler.analysis.explain import index_of
     from drom.scheduler.engine.compiler import load_policy
-    from drom.scheduler.simulator.contracts import contracts_of
-    from drom.scheduler.simulator.partitions import parse_partitions
-    from drom.scheduler.simulator.simulation import Machine, Simulation
-    from drom.workloads import cleaning, tables
-    from drom.workloads.classes import Shares, parse_shares
-    from drom.workloads.classes import classes as drawn
+    from drom.scheduler.simulator.simulation import check_predictor
+    from drom.workloads import tables
 
-    cores, seed = options.cores, options.seed
     cutoff = [] if options.max_slowdown is None else [f"max_slowdown={options.max_slowdown}"]
     chosen = load_policy(options.policy, [*(options.set_ or ()), *cutoff])
-    messages.describe_policy(chosen, cores, options.event_rule, options.predict)
-    jobs_are = _adaptive(options, chosen)
-    if chosen.built_in == "payoff" and not options.contracts:
-        raise typer.BadParameter(
-            "--policy payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
-        )
+    messages.describe_policy(chosen, options.cores, options.event_rule, options.predict)
     filling = _filling(options, chosen)
+    setup = _setup(options, filling)
+    if fault := setup.fault(chosen):
+        raise typer.BadParameter(fault)
     with saying(f"reading {log.name}"):
         raw = tables.read_log(log)
-    work, report = cleaning.clean(raw, cleaning.parse_rules(options.rule or ()), cleaning.Machine(options.nodes, cores))
+    work, report = setup.clean(raw)
     if options.explain is not None:
         index_of(work, options.explain)
-    shares = Shares() if options.classes is None else parse_shares(options.classes)
-    confined, slot = parse_partitions(options.partition or ()), filling.time_slot if filling else 1
-    machine = Machine(options.nodes, cores, options.event_rule, options.runtime_model, chosen.layers, confined, slot)
-    _check_predictor(options, machine, chosen)
+    check_predictor(options.predict, setup.machine(chosen), chosen)
+    messages.announce(chosen)
     with saying("compiling; the result is cached"):
-        kinds = drawn(work.job, shares, seed).astype(int)
-        terms = contracts_of(options.contracts or (), work, seed)
-        run = Simulation.of(
-            work,
-            machine,
-            chosen,
-            kinds,
-            jobs_are,
-            evolving=options.evolving,
-            seed=seed,
-            contracts=terms,
-            predictor=options.predict,
-        )
-    check_possible(run, terms)
-    filled = _filled(run, filling, seed)
+        run = setup.simulation(work, chosen)
+    filled = _filled(run, filling, options.seed)
     messages.describe_jobs(run)
-    messages.describe_pool(run, cores, options.plots)
+    messages.describe_pool(run, options.cores, options.plots)
     messages.warn_about_ineffective_options(run, options.classes)
     _prepare(run, options)
     stopped = _run(run, options.until)
-    told = metrics.summary(run, report, metrics.Power(options.idle_watts, options.peak_watts), stopped, seed)
+    told = metrics.summary(run, report, metrics.Power(options.idle_watts, options.peak_watts), stopped, options.seed)
     unknown = _finish(filled, told)
     _write(run, told, options, filled)
     if options.save is not None:
@@ -231,27 +209,25 @@ def _write(run: Simulation, told: dict[str, Any], options: SimulateOptions, fill
     messages.warn_about_missing_data()
 
 
-def _check_predictor(options: SimulateOptions, machine: Machine, policy: Policy) -> None:
-    """Raise an error for predictions that cannot be used, before anything is compiled; print what will be compiled."""
-    from drom.scheduler.predictors.knowledge import USER
-    from drom.scheduler.simulator.simulation import check_predictor
+def _setup(options: SimulateOptions, filling: FillingOptions | None) -> Setup:
+    """Return the options that change a schedule."""
+    from drom.scheduler.cli.setup import Setup
 
-    if options.fill and options.predict != USER:
-        raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
-    check_predictor(options.predict, machine, policy)
-    messages.announce(policy)
-
-
-def _adaptive(options: SimulateOptions, policy: Policy) -> PoolModel:
-    """Return the parameters of jobs that share a pool."""
-    from drom.scheduler.simulator.adaptive import parse_adaptive
-
-    choices = options.adaptive or []
-    if (choices or options.evolving) and not policy.pooled:
-        option = "--adaptive" if choices else "--evolving"
-        msg = f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
-        raise typer.BadParameter(msg)
-    return parse_adaptive(choices)
+    return Setup(
+        options.nodes,
+        options.cores,
+        options.event_rule,
+        options.runtime_model,
+        options.partition or (),
+        options.classes,
+        options.predict,
+        options.adaptive or (),
+        options.evolving,
+        options.contracts or (),
+        options.rule or (),
+        options.seed,
+        filling.time_slot if filling else 1,
+    )
 
 
 def _filling(options: SimulateOptions, policy: Policy) -> FillingOptions | None:
@@ -261,7 +237,10 @@ def _filling(options: SimulateOptions, policy: Policy) -> FillingOptions | None:
             raise typer.BadParameter("--fill-set sets how gaps are filled: add --fill.")
         return None
     from drom.scheduler.gap_filling.parameters import parse_filling
+    from drom.scheduler.predictors.knowledge import USER
 
+    if options.predict != USER:
+        raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
     filling = parse_filling(options.fill_set or [])
     kept = options.save or options.resume
     if kept is not None and policy.pooled:

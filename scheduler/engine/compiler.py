@@ -62,6 +62,12 @@ _ENGINE = (
 _PARTS: dict[Callable[..., int], Any] = {}
 _PARAMETERS = ("state", "event", "options", "actions")
 _SCORED = ("state", "job", "options")
+_FUNCTIONS = f"a function decide({', '.join(_PARAMETERS)}), or score({', '.join(_SCORED)})"
+_WRITES = re.compile(
+    r"Cannot modify readonly array|No definition for lowering \w+\(.*\)\.\w+ = "
+    r"|'NoneType' object has no attribute 'args'|explicit output that is read-only"
+)
+"""What numba says of a policy that changes the state: by an assignment to elements, to a name, by += and `out=`."""
 
 
 class Policy(NamedTuple):
@@ -70,7 +76,8 @@ class Policy(NamedTuple):
     name: str
     decide: Callable[..., int]
     options: dict[str, float]
-    file: Path
+    file: Path | None
+    """None for a function that was defined elsewhere, as in a notebook."""
     words: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """Names for values of parameters."""
     pooled: bool = False
@@ -78,7 +85,7 @@ class Policy(NamedTuple):
     built_in: str = ""
     """The module name of a policy that comes with drom; empty for a policy from a file, whatever its name."""
     digest: str = ""
-    """A short hash of the text of its file."""
+    """A short hash of the text of its file; without one, of the function and of everything that it refers to."""
 
     @property
     def layers(self) -> int:
@@ -105,33 +112,79 @@ class Policy(NamedTuple):
         return {name: _worded(self.words.get(name, {}), value) for name, value in self.options.items()}
 
 
-def load_policy(name: str, choices: Iterable[str] = ()) -> Policy:
-    """Return a policy of drom by name, or one from a file, with parameters set by ``NAME=VALUE``.
+def load_policy(source: object, choices: Iterable[str] = ()) -> Policy:
+    """Return a policy with parameters set by ``NAME=VALUE``.
 
-    Raises SchedulerError for an unknown policy or parameter, and for a file without a policy.
+    `source` is the name of a policy of drom, that of a file that ends in .py, a function `decide`, or a class whose
+    attributes are what a file defines. Raises SchedulerError for anything else, and for an unknown parameter.
     """
-    module = _from_file(Path(name)) if name.endswith(".py") else _built_in(name)
+    if not isinstance(source, str):
+        return _in_memory(source, choices)
+    module = _from_file(Path(source)) if source.endswith(".py") else _built_in(source)
     file = Path(str(module.__file__))
-    options, words = dict(getattr(module, "OPTIONS", {})), getattr(module, "WORDS", {})
-    decide, checks = getattr(module, "decide", None), [getattr(module, "check", None)]
-    if decide is None and _takes(score := getattr(module, "score", None), _SCORED):
+    found = _definition(module, file.stem)
+    if found is None:
+        msg = f"{file} does not contain a policy: write in it {_FUNCTIONS}."
+        raise SchedulerError(msg)
+    built_in, digest = "" if source.endswith(".py") else source, _digest(file.read_bytes())
+    return found.policy(source, choices)._replace(file=file, built_in=built_in, digest=digest)
+
+
+def _in_memory(source: object, choices: Iterable[str]) -> Policy:
+    """Return a policy that is a function, or a class with one."""
+    name = getattr(source, "__name__", "")
+    found = _definition(source, name) if name else None
+    if found is None:
+        msg = (
+            f"{short(repr(source))} is not a policy: give a name, a file that ends in .py, {_FUNCTIONS}, or a class "
+            "with such a function."
+        )
+        raise SchedulerError(msg)
+    try:
+        content = numba.cloudpickle.dumps(found.decide)
+    except Exception as error:
+        msg = f"The policy {name} refers to what numba cannot compile: {error}."
+        raise SchedulerError(msg) from error
+    return found.policy(name, choices)._replace(digest=_digest(content))
+
+
+class _Definition(NamedTuple):
+    """What a module, a class or a function says of a policy."""
+
+    name: str
+    decide: Callable[..., int]
+    options: dict[str, float]
+    words: Mapping[str, Mapping[str, float]]
+    checks: list[Callable[[Mapping[str, float]], str]]
+    pooled: bool
+
+    def policy(self, named: str, choices: Iterable[str]) -> Policy:
+        """Return the policy with chosen parameters. Raises SchedulerError, which calls it as it was `named`."""
+        options = dict(self.options)
+        for choice in choices:
+            _choose(options, self.words, choice, named)
+        if fault := next(filter(None, (check(options) for check in self.checks)), ""):
+            msg = f"policy {named}: {fault}"
+            raise SchedulerError(msg)
+        return Policy(self.name, self.decide, options, None, self.words, self.pooled)
+
+
+def _definition(source: object, name: str) -> _Definition | None:
+    """Return the definition of a policy by `decide` or by `score`; None if there is neither."""
+    options, words = dict(getattr(source, "OPTIONS", {})), getattr(source, "WORDS", {})
+    decide, score, check = (getattr(source, what, source) for what in ("decide", "score", "check"))
+    checks: list[Any] = [check] if check is not source else []
+    if not _takes(decide, _PARAMETERS):
+        if not _takes(score, _SCORED):
+            return None
         options, words = {**options, **scored.OPTIONS, **options}, {**words, **scored.WORDS}
         decide = scored.by_score(score, list(options).index("backfill"))
         checks.append(scored.check)
-    if not _takes(decide, _PARAMETERS):
-        msg = (
-            f"{file} does not contain a policy: write a function decide({', '.join(_PARAMETERS)}) in it, "
-            f"or score({', '.join(_SCORED)})."
-        )
-        raise SchedulerError(msg)
-    for choice in choices:
-        _choose(options, words, choice, name)
-    fault = next(filter(None, (check(options) for check in checks if check)), "")
-    if fault:
-        msg = f"policy {name}: {fault}"
-        raise SchedulerError(msg)
-    pooled, digest = bool(getattr(module, "POOL", False)), hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    return Policy(file.stem, decide, options, file, words, pooled, "" if name.endswith(".py") else name, digest)
+    return _Definition(name, decide, options, words, checks, bool(getattr(source, "POOL", False)))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _takes(function: object, parameters: Sequence[str]) -> TypeGuard[Callable[..., Any]]:
@@ -239,10 +292,11 @@ def compile_program(policy: Policy, predictor: str = knowledge.USER) -> Program:
     if numba.config.DISABLE_JIT:
         return Program(event_loop.advance, policy.decide, predict, compiled=False)
     try:
-        decide = _compiled_policy(policy.decide, policy.file)
+        decide = _compiled_policy(policy.decide, policy.file, policy.digest)
         return Program(_compiled_engine(), decide, _compiled_predictor(predict), compiled=True)
-    except (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError) as error:
-        msg = f"numba cannot compile the policy {policy.file}, {_reason(str(error), policy.file)}"
+    except Exception as error:  # numba has errors of its own, and raises others
+        source = Path(policy.decide.__code__.co_filename)
+        msg = f"numba cannot compile the policy {policy.file or policy.name}, {_reason(str(error), source)}"
         raise SchedulerError(msg) from error
 
 
@@ -290,12 +344,12 @@ def _engine_files() -> list[Path]:
     return [Path(str(module.__file__)) for module in _ENGINE]
 
 
-def _policy_files(decide: Callable[..., int], file: Path) -> list[Path]:
-    return [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
+def _policy_files(decide: Callable[..., int], file: Path | None) -> list[Path]:
+    return [] if file is None else [file, *(Path(str(module.__file__)) for module in (*_SHARED, *_siblings(decide)))]
 
 
 def _is_ours(decide: Callable[..., int]) -> bool:
-    return decide.__module__.startswith("drom.scheduler.")
+    return (decide.__module__ or "").startswith("drom.scheduler.")
 
 
 @functools.cache
@@ -303,12 +357,30 @@ def _compiled_engine() -> Any:  # noqa: ANN401 - numba is untyped
     return _compile("engine", event_loop.advance, _signatures().advance, _engine_files(), counted=False)
 
 
-@functools.cache
-def _compiled_policy(decide: Callable[..., int], file: Path) -> Any:  # noqa: ANN401 - numba is untyped
-    """Compile a policy; one from a user's file with bounds checks, so that a wrong index raises an error."""
-    signature, ours, files = _signatures().decide, _is_ours(decide), _policy_files(decide, file)
-    compiled = _compile("policy" if ours else "checked", decide, signature, files, checked=not ours)
-    return _Pointer(compiled, signature)
+@functools.lru_cache(64)
+def _compiled_policy(decide: Callable[..., int], file: Path | None, _digest: str) -> Any:  # noqa: ANN401 - numba is untyped
+    """Compile a policy; one of a user with bounds checks and a read-only state, so that mistakes raise errors.
+
+    A function without a file is compiled again if anything that it refers to has changed, for which `_digest` stands.
+    """
+    signature, ours = _signatures().decide, _is_ours(decide)
+    state, *others = signature.args
+    # Numba passes read-only arrays as it passes others, so the engine may call the function as if it took those.
+    own = signature if ours else numba.types.int64(_read_only(state), *others)
+    files = _policy_files(decide, file)
+    return _Pointer(_compile("policy" if ours else "checked", decide, own, files, checked=not ours), signature)
+
+
+def _read_only(kind: Any) -> Any:  # noqa: ANN401 - numba is untyped
+    """Return a type of numba with all its arrays read-only."""
+    if isinstance(kind, numba.types.Array):
+        return kind.copy(readonly=True)
+    if not isinstance(kind, numba.types.BaseNamedTuple):
+        return kind
+    fields = [_read_only(one) for one in kind.types]
+    if len(set(fields)) == 1:
+        return numba.types.NamedUniTuple(fields[0], len(fields), kind.instance_class)
+    return numba.types.NamedTuple(fields, kind.instance_class)
 
 
 @functools.cache
@@ -331,6 +403,8 @@ def _reason(text: str, file: Path) -> str:
     reason = (words or lines or ["no reason given"])[0]
     if reason.endswith(":"):  # no function matches the call: the reason comes later
         reason = next((line for line in lines if line.startswith("TypingError:")), reason)
+    if _WRITES.search(text):
+        reason = "it changes the state, which policies only read: change a copy, as of state.queue.copy()."
     place = re.search(re.escape(file.name) + r'(?:", line | \()(\d+)', text)
     return f"line {place[1]}: {reason}" if place else reason
 
@@ -344,11 +418,11 @@ def _compile(
     counted: bool = True,
     checked: bool = False,
 ) -> Any:  # noqa: ANN401 - numba is untyped
-    """Compile a function, or load it from the cache for these files.
+    """Compile a function, or load it from the cache for these files; without files there is no cache.
 
     `counted`: with reference counting; `checked`: with an error for an index out of bounds.
     """
-    folder = cache_folder(name, files)
+    folder = cache_folder(name, files) if files else None
     options = {"cache": folder is not None, "error_model": "numpy", "_nrt": counted, "boundscheck": checked}
     with caching(folder):
         return numba.njit(signature, **options)(function)

@@ -31,7 +31,7 @@ def policy_errors_as_sentences(policy: Policy, now: Callable[[], int]) -> Iterat
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _name(policy)]
         if not lines:
             raise
-        msg = f"Policy {policy.name}, at {now()} s: {_words(error)} ({policy.file}, line {lines[-1]})."
+        msg = f"Policy {policy.name}, at {now()} s: {_words(error)} ({policy.file or policy.name}, line {lines[-1]})."
         raise SchedulerError(msg) from error
     finally:
         sys.unraisablehook = before

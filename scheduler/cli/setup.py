@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From jobs and options to a simulation, for `drom simulate` and for `drom.simulate` in Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from drom.scheduler.analysis.contracts import check_possible
+from drom.scheduler.cli.limits import MOST_CORES, MOST_NODES
+from drom.scheduler.predictors.knowledge import USER
+from drom.scheduler.simulator.adaptive import parse_adaptive
+from drom.scheduler.simulator.contracts import contracts_of
+from drom.scheduler.simulator.partitions import parse_partitions
+from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads import cleaning
+from drom.workloads.classes import Shares, classes, parse_shares
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from drom.scheduler.engine.compiler import Policy
+    from drom.workloads.cleaning import CleaningReport
+    from drom.workloads.workload import Workload
+
+
+class Setup(NamedTuple):
+    """A machine, and the options of `drom simulate` that change a schedule, each as it is written there."""
+
+    nodes: int
+    cores: int = 1
+    event_rule: str = "instant"
+    runtime_model: str = "worst"
+    partition: Sequence[str] = ()
+    classes: str | None = None
+    predict: str = USER
+    adaptive: Sequence[str] = ()
+    evolving: str = ""
+    contracts: Sequence[str] = ()
+    rule: Sequence[str] = ()
+    seed: int = 1
+    slot: int = 1
+    """Seconds of a time slot of the machine."""
+
+    def fault(self, policy: Policy) -> str:
+        """Return what is wrong with the machine, or with these options for this policy; empty if nothing is."""
+        for name, most in (("nodes", MOST_NODES), ("cores", MOST_CORES)):
+            if not 1 <= (number := getattr(self, name)) <= most:
+                return f"{name} is a number from 1 to {most:,}, not {number:,}."
+        if (self.adaptive or self.evolving) and not policy.pooled:
+            option = "--adaptive" if self.adaptive else "--evolving"
+            return f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
+        if policy.built_in == "payoff" and not self.contracts:
+            return "--policy payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
+        return ""
+
+    def machine(self, policy: Policy) -> Machine:
+        """Return the machine on which the policy decides."""
+        partitions = parse_partitions(self.partition)
+        return Machine(
+            self.nodes, self.cores, self.event_rule, self.runtime_model, policy.layers, partitions, self.slot
+        )
+
+    def clean(self, jobs: Workload) -> tuple[Workload, CleaningReport]:
+        """Return the jobs after cleaning, and what that changed. Raises WorkloadError for jobs that a rule refuses."""
+        return cleaning.clean(jobs, cleaning.parse_rules(self.rule), cleaning.Machine(self.nodes, self.cores))
+
+    def simulation(self, work: Workload, policy: Policy) -> Simulation:
+        """Return the simulation of cleaned jobs before its first event. Raises SchedulerError, WorkloadError."""
+        shares = Shares() if self.classes is None else parse_shares(self.classes)
+        terms = contracts_of(self.contracts, work, self.seed)
+        run = Simulation.of(
+            work,
+            self.machine(policy),
+            policy,
+            classes(work.job, shares, self.seed).astype(int),
+            parse_adaptive(self.adaptive),
+            evolving=self.evolving,
+            seed=self.seed,
+            contracts=terms,
+            predictor=self.predict,
+        )
+        check_possible(run, terms)
+        return run
