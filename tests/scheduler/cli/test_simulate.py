@@ -434,9 +434,9 @@ def test_what_is_no_policy(log: Path, tmp_path: Path) -> None:
     """A file without the function, one that cannot be loaded, one that numba cannot compile, one that raises."""
     decide = "from drom.scheduler.interface import start\ndef decide(state, event, options, actions):\n    "
     texts = {
-        "decide = 3": "does not contain a policy: write a function decide(state, event, options, actions) in it, "
+        "decide = 3": "does not contain a policy: write in it a function decide(state, event, options, actions), "
         "or score(state, job, options).",
-        "def score(job): return 1": "does not contain a policy: write a function decide(",
+        "def score(job): return 1": "does not contain a policy: write in it a function decide(",
         "def score(state, job, options): return 'x'": "numba cannot compile the policy",
         "import nothing_such": "cannot be loaded: ModuleNotFoundError: No module named 'nothing_such'.",
         decide + "return print": "bad.py, line 3: No conversion from Function",

@@ -92,7 +92,7 @@ def test_a_reason_names_few_jobs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "choices"),
     [
-        *((name, ()) for name in ("fcfs", "easy", "conservative", "firstfit", "wfp3")),
+        *((name, ()) for name in ("fcfs", "easy", "conservative", "firstfit", "sjf")),
         ("sd", ("reservations=counts", "interval=1")),
     ],
 )
