@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* adaptive MIN_RANKS STOP [SECONDS] - an adaptive MPI program that computes with arrays of all kinds: each step adds 1 to each
  * element, and after each change of ranks all are compared with what they must be. It ends once there is a file STOP: with 0 if
- * all was right. The first rank that runs prints "changed RANKS" after each change. Rank 1 stops for SECONDS before step 1000. */
+ * all was right. The first rank that runs prints "changed RANKS" after each change. Rank 1 prints "stops" before step 1000, and
+ * stops for SECONDS. */
 #include <drom_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +57,11 @@ int main(int argc, char **argv)
         int me;
         MPI_Comm_rank(drom_mpi_comm(m), &me);
         MPI_Comm_size(drom_mpi_comm(m), &ranks);
-        if (rank == 1 && step == 1000 && argc > 3)
+        if (rank == 1 && step == 1000 && argc > 3) {
+            printf("stops\n");
+            fflush(stdout);
             sleep((unsigned)atoi(argv[3]));
+        }
         for (int i = 0; i < ARRAYS; i++)
             wrong += wrong_in(arrays[i], step, 1);
         if (me == 0 && outcome == DROM_MPI_CHANGED) {

@@ -278,7 +278,7 @@ def test_a_rank_that_reaches_no_point_shares_the_cores_of_its_job(
     """After the grace time the agent binds it to the CPUs of the other ranks; it rests once it passes a point."""
     with agents.start_agent(tmp_path, "--topology", "pack:2 core:1", "--grace", "0.2") as agent:
         job = Adaptive(mpi, folder, programs, agent, "8", ranks=2)
-        wait_until(lambda: min(row["polls"] for row in job.rows()) >= 1000, job.show)
+        job.program.await_out("stops")
         agent.order("resize", job="a", cpus=1)
         agent.await_log(r"event=enforced job=a task=1 .*action=rest")
         pid = job.rows()[1]["pid"]
