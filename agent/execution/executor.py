@@ -391,8 +391,9 @@ class JobExecutor(NoScheduler):
             attempt.note = f"it needed more than its {had} of memory: ask for more with --mem."
 
     def _is_over_memory(self, attempt: Attempt) -> bool:
-        exceeded = attempt.group is not None and memory_limits.exceeded(attempt.group)
-        return exceeded or self._fillers.report(attempt).over_memory
+        if attempt.start.saving == protocol.CONTAINER:  # which has a group of its own
+            return self._fillers.report(attempt).over_memory
+        return attempt.group is not None and memory_limits.exceeded(attempt.group)
 
     def _signal(self, attempt: Attempt, wanted: protocol.Signal, now: float) -> None:
         if not attempt.lives:

@@ -21,6 +21,7 @@ from drom.agent.system import proc
 from tests.agent.checkpoint.conftest import criu
 from tests.support.clusters import Cluster, cluster
 from tests.support.paths import ROOT
+from tests.system.test_fillers import COUNT
 
 KILLS = int(os.environ.get("DROM_FILLER_KILLS", "12"))
 SEED = int(os.environ.get("DROM_FILLER_SEED", "1"))
@@ -30,15 +31,6 @@ LAST = 200
 PARTS = ("drom-step", "drom-filler", "runc", "criu")
 """The processes that keep, save and restore fillers."""
 DAEMONS = ("scheduler", *NODES)
-COUNT = f"""#!/bin/sh
-n=0
-while [ $n -lt {LAST} ]; do
-    n=$((n + 1))
-    echo $n
-    sleep 0.01
-done
-"""
-
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300 + 20 * KILLS)]
 
 
@@ -50,7 +42,7 @@ class Storm:
         self._chance = random.Random(SEED)
         self.kills: Counter[str] = Counter()
         self.fillers: list[int] = []
-        (here.folder / "count").write_text(COUNT, encoding="utf-8")
+        (here.folder / "count").write_text(COUNT.format(last=LAST), encoding="utf-8")
 
     def run(self) -> None:
         """Make the kills. While there are not enough, a filler that is over is replaced by another."""

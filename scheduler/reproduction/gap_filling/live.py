@@ -52,6 +52,8 @@ RUNS = {
     "A": ("--filler-slot", f"{SLOT}s"),
 }
 """The runs with their options of `drom scheduler`."""
+SLOTTED = [name for name, options in RUNS.items() if options]
+"""The runs with slots."""
 FILLED = ("A", "B")
 _COUNT = f"""#!/bin/sh
 exec python3 -c '
@@ -229,7 +231,7 @@ def _row(name: str, told: dict[str, Any], ended: dict[str, Any], window: tuple[f
         name,
         held[0] / whole,
         sum(held) / whole,
-        _filled(_stays(ours, "placed"), _stays(fillers, "placed"), window) if "--filler-slot" in RUNS[name] else 0.0,
+        _filled(_stays(ours, "placed"), _stays(fillers, "placed"), window) if name in SLOTTED else 0.0,
         ticks * TICK / whole,
         tuple(regular.values()),
         sum(wait > DELAYED for wait in waits),

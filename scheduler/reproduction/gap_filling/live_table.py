@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from drom.agent.text import table
 from drom.scheduler.analysis.estimates import estimate
-from drom.scheduler.reproduction.gap_filling.live import DELAYED, LEAD, NODES, SLOT, LiveResult
+from drom.scheduler.reproduction.gap_filling.live import DELAYED, LEAD, NODES, SLOT, SLOTTED, LiveResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def lines(found: LiveResult, seconds: int) -> Iterator[str]:
             _NAMES[row.name],
             f"{row.regular:.3f}",
             f"{row.load:.3f}",
-            f"{row.filled:.3f}" if row.name in ("slots", "A") else "-",
+            f"{row.filled:.3f}" if row.name in SLOTTED else "-",
             f"{row.gain:.3f}",
             f"{fmean(row.responses):.1f}",
             str(row.delayed),
