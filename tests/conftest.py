@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
@@ -66,6 +67,16 @@ def _apart_from_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.setenv(cpu_locks.VARIABLE, str(tmp_path_factory.mktemp("claims")))
         patch.setenv("DROM_IGNORE_SLURM", "1")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """Leave the environment as it was: what an imported library adds would reach the programs of later tests."""
+    before = dict(os.environ)
+    yield
+    added = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    added.pop("PYTEST_CURRENT_TEST", None)
+    assert not added, "this test leaves variables in the environment"
 
 
 @pytest.fixture(scope="session", autouse=True)

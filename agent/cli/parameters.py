@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 T = TypeVar("T")
+Nothing = TypeVar("Nothing")
 Command = Callable[..., None]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
@@ -29,10 +30,10 @@ def reader(parse: Callable[[str], T]) -> Callable[[str], T]:
     return read
 
 
-def optional(parse: Callable[[str], T], nothing: T) -> Callable[[str], T]:
+def optional(parse: Callable[[str], T], nothing: Nothing) -> Callable[[str], T | Nothing]:
     """Return `parse` for an option that an empty text unsets."""
 
-    def read(text: str) -> T:
+    def read(text: str) -> T | Nothing:
         return parse(text) if text else nothing
 
     read.__name__ = parse.__name__

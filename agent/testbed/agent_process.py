@@ -21,8 +21,8 @@ LOOK = 0.001
 """Seconds between two checks of a log: a file does not signal that it has grown."""
 END_SECONDS = 10.0
 """Seconds that a process may take to end after SIGTERM before it is killed."""
-STEERING = ("DROM_", "OMP_", "GOMP_", "OMPI_", "PMI", "MPI", "MV2_", "PALS_")
-"""Prefixes of the variables with settings of drom, OpenMP and MPI launchers."""
+STEERING = ("DROM_", "OMP_", "GOMP_", "KMP_", "OMPI_", "PMI", "MPI", "MV2_", "PALS_", "SLURM_")
+"""Prefixes of the variables with settings of drom, OpenMP runtimes and launchers."""
 _READY = re.compile(rb'\bevent=ready |"event": "ready"')
 _COMPILING = re.compile(rb"\bevent=compiling ")
 _COMPILED = re.compile(rb"\bevent=compile(d|_failed)\b")

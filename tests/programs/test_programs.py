@@ -68,7 +68,8 @@ def test_lammps_with_mpi(agent: Agent, start: Programs, tmp_path: Path, tell: Ca
 
 def test_scikit_learn(agent: Agent, start: Programs, tmp_path: Path, tell: Callable[[object], None]) -> None:
     """Gradient boosting and k-means in scikit-learn."""
-    pytest.importorskip("sklearn", reason="needs scikit-learn (PyPI)")
+    if not importlib.util.find_spec("sklearn"):
+        pytest.skip("needs scikit-learn (PyPI)")
     number = importlib.metadata.version("scikit-learn")
     case = Case("scikit-learn", number, "score of trees + inertia", 1e-9, [sys.executable, HERE / "learn.py"])
     tell(put_through(case, agent, start, tmp_path))
@@ -76,7 +77,8 @@ def test_scikit_learn(agent: Agent, start: Programs, tmp_path: Path, tell: Calla
 
 def test_numpy_and_scipy(agent: Agent, start: Programs, tmp_path: Path, tell: Callable[[object], None]) -> None:
     """Matrix products, eigenvalues and a solution of linear equations in NumPy and SciPy."""
-    pytest.importorskip("scipy", reason="needs scipy (PyPI)")
+    if not importlib.util.find_spec("scipy"):
+        pytest.skip("needs scipy (PyPI)")
     number = f"{importlib.metadata.version('numpy')}, {importlib.metadata.version('scipy')}"
     case = Case("NumPy, SciPy", number, "eigenvalues + solution", 1e-11, [sys.executable, HERE / "solve.py"])
     tell(put_through(case, agent, start, tmp_path))

@@ -23,7 +23,7 @@ from drom.agent.control import client
 from drom.agent.daemon import startup
 from drom.agent.ipc import cpu_locks
 from drom.agent.system.python_command import SERVE
-from drom.agent.testbed.agent_process import APART, AgentProcess
+from drom.agent.testbed.agent_process import AgentProcess, clean_environment
 
 from dromlib import native
 from tests.support import checker
@@ -42,7 +42,6 @@ SECONDS = 60
 """Any other deadline: far beyond what the slowest machine needs when it has other things to do."""
 SERVES_METRICS = ("--metrics", "127.0.0.1:0")
 """Options of an agent whose metrics are read: at a port that the kernel chooses, as many agents may run."""
-LAUNCHERS = ("DROM_", "OMP_", "OMPI_", "PMI", "MPI_", "MV2_", "SLURM_", "PALS_")
 SOURCE = ROOT / "tests" / "system" / "program.c"
 
 
@@ -57,9 +56,11 @@ def wait_until(predicate: Callable[[], T | None], describe: Callable[[], object]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return the environment without what drom, OpenMP and launchers set, and without this machine's configuration."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS) or name in APART}
-    return kept | {"DROM_CONFIG": os.devnull} | extra
+    """Return the environment without settings of drom, OpenMP and launchers, and without this machine's configuration.
+
+    With KMP_INIT_AT_FORK, which joblib sets where it is imported, a fork of LLVM's runtime hangs, without drom too.
+    """
+    return clean_environment() | extra
 
 
 def build_program(folder: Path) -> Path:

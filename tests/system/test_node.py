@@ -16,11 +16,11 @@ import pytest
 import zmq
 from drom.agent.control.messages import endpoint
 from drom.agent.errors import ControlError
+from drom.agent.testbed.agent_process import STEERING
 from prometheus_client.parser import text_string_to_metric_families
 
 from dromlib import signals
 from tests.support.agents import (
-    LAUNCHERS,
     SERVES_METRICS,
     Agent,
     Programs,
@@ -599,7 +599,7 @@ def test_observing_changes_no_mask(tmp_path: Path, start: Programs, program: Pat
         told.await_out("^all$")
         names = {line.partition("=")[0] for line in told.out.splitlines()}
         mine = {"DROM_CONFIG", "DROM_TASK", "DROM_RUNTIME_DIR"}
-        told_of = {name for name in names if name.startswith((*LAUNCHERS, "LD_", "PYTHON", "NUMBA_"))}
+        told_of = {name for name in names if name.startswith((*STEERING, "LD_", "PYTHON", "NUMBA_"))}
         assert mine <= told_of <= mine | os.environ.keys()
         agent.await_tasks(a="0-1")
         b = start.start(*agent.run("--job", "b", "--", "sleep", "1000"))

@@ -72,7 +72,7 @@ class WithFile(typer.core.TyperCommand):
     def _words_of(self, key: str, value: object) -> list[str]:
         """Return an option as words of a command line. Raises ValueError with a sentence if it is none."""
         keys = key_of(self)
-        options = {keys[one.name]: one for one in self.params if one.name != "config"}
+        options = {keys[one.name]: one for one in self.params if one.name and one.name != "config"}
         option: Any = options.get(key)
         if option is None:
             raise ValueError(unknown_key(key, list(options), "`drom scheduler --help`"))
