@@ -3,18 +3,17 @@
 
 Both prove keys that were made for this image alone (CURVE): the server its own, whose public key the client knows, and
 the client that of a pair whose secret half is handed to it. Without them nobody gets further than a handshake, and the
-number of connections is bounded (`drom.agent.control.gate`). The client requests each part of the stream
-(`drom.agent.checkpoint.transfer`), up to `WINDOW` parts ahead.
+number of connections is bounded (`drom.agent.control.gate`). The client requests each message of the image
+(`drom.agent.checkpoint.transfer`), up to `WINDOW` of them ahead.
 """
 
 from __future__ import annotations
 
-import io
 import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING
 
 import zmq
 from drom.agent.checkpoint import transfer
@@ -26,12 +25,10 @@ if TYPE_CHECKING:
     from drom.agent.checkpoint.store import ImageStore
     from drom.agent.checkpoint.tools import Limit
 
-PART = 1 << 20
-"""Bytes of a part of the stream, except the last one; an empty part follows that."""
 WINDOW = 8
-"""Parts that are requested before the first has come."""
+"""Messages that are requested before the first has come."""
 IDLE = 30.0
-"""Seconds without a part or a request after which the other side is given up."""
+"""Seconds without a message or a request after which the other side is given up."""
 CONNECTIONS = 64
 _REQUEST = b"+"
 _HANDSHAKE = 1024
@@ -72,17 +69,24 @@ class Server:
         self._client = b""
 
     def serve(self, store: ImageStore, job: int, generation: int) -> None:
-        """Send an image to the client. Raises `CheckpointError` if it is missing, or the client does not fetch it."""
-        sink = _Sink(self)
-        transfer.send(store, job, generation, cast("BinaryIO", sink))
-        sink.close()
+        """Send an image to the client, and wait until it has all of it.
 
-    def send(self, part: bytes) -> None:
-        """Send a part once it is requested. Raises `TimeoutError`."""
-        self.await_request()
-        self._endpoint.sock.send_multipart([self._client, part], copy=False)
+        Raises `CheckpointError` if the image is missing, or the client does not fetch it.
+        """
+        transfer.send(store, job, generation, self._send)
+        try:
+            for _ in range(WINDOW):
+                self._await_request()
+        except OSError as error:
+            msg = f"the image of job {job} was not sent in full: {error.strerror}."
+            raise CheckpointError(msg) from error
 
-    def await_request(self) -> None:
+    def _send(self, message: bytes) -> None:
+        """Send a message once it is requested. Raises `TimeoutError`."""
+        self._await_request()
+        self._endpoint.sock.send_multipart([self._client, message], copy=False)
+
+    def _await_request(self) -> None:
         """Wait for a request of the client, which is the first that sends one. Raises `TimeoutError`."""
         until = time.monotonic() + IDLE
         poller = zmq.Poller()
@@ -106,43 +110,12 @@ class Server:
         self._endpoint.close()
 
 
-class _Sink:
-    """A file to write an image to: `server` sends what is written in parts of `PART` bytes."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._kept = bytearray()
-
-    def write(self, data: bytes) -> int:
-        self._kept += data
-        while len(self._kept) >= PART:
-            self._server.send(bytes(self._kept[:PART]))
-            del self._kept[:PART]
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: `close` sends the rest."""
-
-    def close(self) -> None:
-        """Send the rest and the empty part, and wait until the client has it. Raises `CheckpointError`."""
-        try:
-            for part in (bytes(self._kept), b""):
-                self._server.send(part)
-            for _ in range(WINDOW):
-                self._server.await_request()
-        except OSError as error:
-            msg = f"an image was not sent in full: {error.strerror}."
-            raise CheckpointError(msg) from error
-
-
-class _Source(io.RawIOBase):
-    """The stream of a server, as a file."""
+class _Messages:
+    """The messages of a server, each requested `WINDOW` messages ahead."""
 
     def __init__(self, sock: zmq.Socket[bytes], limit: Limit) -> None:
         self._sock = sock
         self._limit = limit
-        self._part = memoryview(b"")
-        self._ended = False
         self._poller = zmq.Poller()
         self._poller.register(sock, zmq.POLLIN)
         if limit.stop >= 0:
@@ -150,27 +123,15 @@ class _Source(io.RawIOBase):
         for _ in range(WINDOW):
             sock.send(_REQUEST)
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
-        """Read what has come, at least a byte unless the stream has ended. Raises OSError."""
-        if not self._part and not self._ended:
-            self._part = memoryview(self._receive())
-            self._ended = not self._part
-            self._sock.send(_REQUEST)
-        size = min(len(buffer), len(self._part))
-        buffer[:size] = self._part[:size]
-        self._part = self._part[size:]
-        return size
-
-    def _receive(self) -> bytes:
+    def next(self) -> memoryview:
+        """Return the next one. Raises OSError if none comes."""
         left = min(IDLE, max(0.0, self._limit.until - time.monotonic()))
         ready = dict(self._poller.poll(int(left * 1000)))
         if self._sock not in ready:
             raise TimeoutError(0, "a save was ordered meanwhile" if ready else "the other node does not send it")
-        return self._sock.recv()
+        message = self._sock.recv(copy=False).buffer
+        self._sock.send(_REQUEST)
+        return message
 
 
 def fetch(store: ImageStore, wanted: tuple[int, int, int], at: Place, limit: Limit) -> None:
@@ -182,15 +143,12 @@ def fetch(store: ImageStore, wanted: tuple[int, int, int], at: Place, limit: Lim
     context = zmq.Context()
     try:
         sock = context.socket(zmq.DEALER)
-        for option, value in ((zmq.LINGER, 1000), (zmq.IPV6, 1), (zmq.MAXMSGSIZE, PART + _HANDSHAKE)):
+        for option, value in ((zmq.LINGER, 1000), (zmq.IPV6, 1), (zmq.MAXMSGSIZE, transfer.PART + _HANDSHAKE)):
             sock.setsockopt(option, value)
         sock.curve_serverkey, sock.curve_secretkey = at.key.encode(), at.secret.encode()
         sock.curve_publickey = zmq.curve_public(at.secret.encode())
         sock.connect(f"tcp://[{host}]:{at.port}" if ":" in host else f"tcp://{host}:{at.port}")
-        source = io.BufferedReader(_Source(sock, limit), PART)
-        transfer.receive(store, *wanted, source)
-        while source.read(PART):
-            pass
+        transfer.receive(store, *wanted, _Messages(sock, limit).next)
         sock.close()
     except (zmq.ZMQError, ValueError) as error:
         msg = f"the image of job {wanted[0]} cannot be fetched from {host}: {error}."

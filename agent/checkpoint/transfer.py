@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies an image to the store of another node, through any pair of file objects.
+"""Copies an image to the store of another node, as a sequence of messages.
 
-A stream is a line ``drom-image 1 LENGTH``, a JSON text of so many bytes with the image's record and the names and sizes
-of its files, the contents of the files, and the SHA-256 of all before. Owner and permissions are not sent: an image
-belongs to root in every store, and its record names the user.
+The first message is ``drom-image 2 LENGTH``. A JSON text of so many bytes follows, with the image's record and the
+names and sizes of its files, and then the contents of the files. The text and each file are sent in messages of at most
+`PART` bytes. The network authenticates each message and keeps their order (`drom.agent.checkpoint.network`). Owner and
+permissions are not sent: an image belongs to root in every store, and its record names the user.
 
 The image at the sender is locked meanwhile and stays: the scheduler decides where it is restored, and when each of the
 two is removed.
@@ -12,9 +13,10 @@ two is removed.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import io
 import json
 import os
+import re
 from typing import TYPE_CHECKING, BinaryIO
 
 from drom.agent.checkpoint import images
@@ -22,23 +24,29 @@ from drom.agent.checkpoint.images import RECORD, WHOLE, CheckpointError, Image
 from drom.agent.checkpoint.store import commit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from drom.agent.checkpoint.store import Entry, ImageStore
 
-MAGIC = b"drom-image 1 "
+    Put = Callable[[bytes], object]
+    Get = Callable[[], bytes | memoryview]
+
+PART = 1 << 20
+"""Most bytes of a message."""
+MAGIC = b"drom-image 2 "
 LONGEST_HEADER = 16 << 20
 """Most bytes of the JSON text: `images.MOST_FILES` names, and the longest record."""
-_LONGEST_LINE = 64
-_CHUNK = 1 << 20
+_FIRST = re.compile(MAGIC + rb"([0-9]{1,8})")
 
 
-def send(store: ImageStore, job: int, generation: int, file: BinaryIO) -> None:
-    """Write a job's image to `file`. Raises `CheckpointError` if it cannot be taken or written."""
+def send(store: ImageStore, job: int, generation: int, put: Put) -> None:
+    """Give the messages of a job's image to `put`. Raises `CheckpointError` if the image cannot be taken or sent.
+
+    An OSError of `put` is among the reasons.
+    """
     entry = store.take(job, generation, WHOLE, WHOLE)
     try:
-        file.write(_write(entry, file))
-        file.flush()
+        _put_image(entry, put)
     except (OSError, CheckpointError) as error:
         why = getattr(error, "strerror", None) or error
         msg = f"the image of job {job} was not sent in full: {why}."
@@ -47,15 +55,14 @@ def send(store: ImageStore, job: int, generation: int, file: BinaryIO) -> None:
         entry.release()
 
 
-def receive(store: ImageStore, job: int, generation: int, uid: int, file: BinaryIO) -> Image:
-    """Read the image of a job of the user `uid` from `file` into the store, and return its record.
+def receive(store: ImageStore, job: int, generation: int, uid: int, get: Get) -> Image:
+    """Take the messages of the image of a job of the user `uid` from `get` into the store, and return its record.
 
-    Raises `CheckpointError`, and then adds nothing, if the stream ends early, was changed, is another image, or has no
-    room in the store.
+    Raises `CheckpointError`, and then adds nothing, if `get` raises OSError, or what comes is another image, is not
+    valid, or has no room in the store.
     """
-    stream = _Hashed(file)
     try:
-        image, files = _read_header(stream)
+        image, files = _read_header(get)
         if (image.job, image.generation, image.uid) != (job, generation, uid):
             msg = f"the image of job {image.job}, number {image.generation}, came in place of {job}, {generation}."
             raise CheckpointError(msg)
@@ -64,8 +71,7 @@ def receive(store: ImageStore, job: int, generation: int, uid: int, file: Binary
         raise _not_received(job, error.strerror or str(error)) from error
     try:
         for name, size in files:
-            _copy_in(stream, entry, name, size)
-        stream.check()
+            _copy_in(get, entry, name, size)
         commit(entry)
     except (OSError, CheckpointError) as error:
         entry.remove()
@@ -75,68 +81,45 @@ def receive(store: ImageStore, job: int, generation: int, uid: int, file: Binary
     return entry.image
 
 
-class _Hashed:
-    """Reads a stream, and hashes what it has read."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = hashlib.sha256()
-
-    def check(self) -> None:
-        """Compare the next bytes with the hash of all before. Raises OSError if they differ."""
-        expected = self._hash.digest()
-        if b"".join(self.parts(len(expected))) != expected:
-            raise OSError(0, "it was changed on its way")
-
-    def line(self) -> bytes:
-        return self._add(self._file.readline(_LONGEST_LINE))
-
-    def parts(self, size: int) -> Iterator[bytes]:
-        """Yield the next `size` bytes in parts. Raises OSError if the stream ends before."""
-        while size:
-            part = self._add(self._file.read(min(size, _CHUNK)))
-            if not part:
-                raise OSError(0, "the connection was closed")
-            size -= len(part)
-            yield part
-
-    def _add(self, data: bytes) -> bytes:
-        self._hash.update(data)
-        return data
-
-
-def _write(entry: Entry, file: BinaryIO) -> bytes:
-    """Write all but the checksum, and return that."""
+def _put_image(entry: Entry, put: Put) -> None:
     names = sorted(one.name for one in entry.path.iterdir() if one.name != RECORD)
     sizes = [(name, (entry.path / name).lstat().st_size) for name in names]
     header = json.dumps({"image": dataclasses.asdict(entry.image), "files": sizes}).encode()
-    total = hashlib.sha256()
-
-    def put(data: bytes) -> None:
-        total.update(data)
-        file.write(data)
-
-    put(b"%s%d\n" % (MAGIC, len(header)))
-    put(header)
+    put(b"%s%d" % (MAGIC, len(header)))
+    _put_parts(io.BytesIO(header), len(header), put)
     for name, size in sizes:
-        with open(entry.path / name, "rb") as source:
-            while part := source.read(min(size, _CHUNK)):
-                put(part)
-                size -= len(part)  # noqa: PLW2901 - what is left
-        if size:
-            msg = f"{name} has become shorter"
-            raise CheckpointError(msg)
-    return total.digest()
+        with open(entry.path / name, "rb", buffering=0) as file:
+            if not _put_parts(file, size, put):
+                msg = f"{name} has become shorter"
+                raise CheckpointError(msg)
 
 
-def _read_header(stream: _Hashed) -> tuple[Image, list[tuple[str, int]]]:
-    line = stream.line()
-    length = line[len(MAGIC) :].strip()
-    if not line.startswith(MAGIC) or not line.endswith(b"\n") or not length.isdigit() or int(length) > LONGEST_HEADER:
+def _put_parts(file: BinaryIO | io.FileIO, size: int, put: Put) -> bool:
+    """Give the first `size` bytes of a file to `put`; return whether there are so many."""
+    while size and (part := file.read(min(size, PART))):
+        put(part)
+        size -= len(part)
+    return not size
+
+
+def _parts(get: Get, size: int) -> Iterator[bytes | memoryview]:
+    """Yield messages that are `size` bytes together. Raises `CheckpointError` if they are not."""
+    while size:
+        part = get()
+        if not 0 < len(part) <= size:
+            raise _malformed()
+        size -= len(part)
+        yield part
+
+
+def _read_header(get: Get) -> tuple[Image, list[tuple[str, int]]]:
+    first = _FIRST.fullmatch(get())
+    length = int(first[1]) if first else 0
+    if not 0 < length <= LONGEST_HEADER:
         msg = "what was received is not an image of a job: use the same version of drom on both nodes."
         raise CheckpointError(msg)
     try:
-        value = json.loads(b"".join(stream.parts(int(length))))
+        value = json.loads(b"".join(_parts(get, length)))
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -159,13 +142,13 @@ def _checked(files: object) -> list[tuple[str, int]]:
 
 
 def _malformed() -> CheckpointError:
-    return CheckpointError("what was received is not an image of a job: a name or a size of its files is not valid.")
+    return CheckpointError("what was received is not an image of a job: a name or a size is not valid.")
 
 
-def _copy_in(stream: _Hashed, entry: Entry, name: str, size: int) -> None:
+def _copy_in(get: Get, entry: Entry, name: str, size: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(entry.path / name, flags, 0o600), "wb") as file:
-        file.writelines(stream.parts(size))
+        file.writelines(_parts(get, size))
 
 
 def _not_received(job: int, why: str) -> CheckpointError:

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.checkpoint import network
+from drom.agent.checkpoint import network, transfer
 from drom.agent.checkpoint.images import WHOLE, CheckpointError
 from drom.agent.checkpoint.network import Server, fetch
 from drom.agent.checkpoint.store import ImageStore
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DATA = os.urandom(network.PART * 2 * network.WINDOW + 12345)
+DATA = os.urandom(transfer.PART * 2 * network.WINDOW + 12345)
 WANTED = (IMAGE.job, IMAGE.generation, IMAGE.uid)
 
 
