@@ -232,7 +232,7 @@ class SubmitOptions:
     checkpoint: str = typer.Option(
         CONTAINER,
         metavar="WAY",
-        help="How a filler is saved: container, by CRIU, or program, which saves itself on SIGUSR1.",
+        help="How a filler is saved: container, by CRIU, or program, which saves itself on SIGUSR1 and exits with 85.",
     )
     signal: str = typer.Option(
         "",
