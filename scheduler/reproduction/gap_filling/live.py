@@ -4,8 +4,8 @@
 Nodes of one emulated core each stand for the slots of the paper (Polyakov and Dubenskaya, GRID 2018). Regular jobs
 sleep for their run times; run times and requests are those of `drom.workloads.lomonosov` at p = 0.5, a second for a
 minute, and arrivals are a Poisson process. Fillers count ticks, and there are always more of them than nodes. Four
-runs have the same regular jobs: starts at any time, and at the ends of slots, each without and with fillers. The
-first pair shows policy B, the second policy A.
+runs have the same regular jobs, from the beginning of a slot on: starts at any time, and at the ends of slots, each
+without and with fillers. The first pair shows policy B, the second policy A.
 
 The times to save and to restore are those of this machine, and not compressed.
 """
@@ -163,7 +163,7 @@ def _run(home: Path, name: str, options: Sequence[str], jobs: Sequence[RegularJo
     ):
         client.await_nodes(NODES, started)
         fillers = _submit_fillers(client, home, 2 * NODES, saving) if name in FILLED else []
-        begin, regular = time.time(), []
+        begin, regular = math.ceil(time.time() / SLOT) * SLOT, []
         for job in jobs:
             time.sleep(max(0.0, begin + job.submit - time.time()))
             regular.append(_submit(client, home, job))
