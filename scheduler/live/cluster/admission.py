@@ -103,15 +103,15 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
             f"{in_words(most)}: request less with --mem."
         )
         raise SchedulerError(msg)
-    if policy.divides_nodes:
+    if policy.divides_nodes and fit:
         units.check(spec, fit)
-    elif len(fit) < spec.nodes:
+    elif len(fit) < (least := max(1, spec.nodes)):
         lacking = {what for node in nodes for what in _lacks(spec, node)}
         having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
         having += f" in partition {spec.partition}" if spec.partition else ""
         having += " in --nodelist" if spec.nodelist else ""
         having += " outside --exclude" if spec.exclude else ""
-        msg = f"the job asks for {counted(spec.nodes, 'node')}, and this cluster has {having}: ask for less."
+        msg = f"the job asks for {counted(least, 'node')}, and this cluster has {having}: ask for less."
         raise SchedulerError(msg)
     if settings.max_time and spec.time > settings.max_time and not spec.saving:
         longest = duration(settings.max_time)

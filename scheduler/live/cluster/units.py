@@ -49,7 +49,7 @@ def units(spec: Spec) -> tuple[int, int]:
 
 
 def check(spec: Spec, hosts: Collection[Node]) -> None:
-    """Raise SchedulerError for a job that does not fit on the nodes that suit it, were they empty."""
+    """Raise SchedulerError for a job that does not fit on the nodes that suit it, at least one, were they empty."""
     count, most = units(spec)
     rest, asked = count, amounts(spec)
     for node in hosts:

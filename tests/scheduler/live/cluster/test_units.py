@@ -65,6 +65,10 @@ def submitted(here: FakeCluster, **asked: object) -> Job:
             r"^the job asks for 7 GiB of memory on each node, and the largest here has 6",
         ),
         ({"nodes": 1, "tasks": 4, "memory": 5 * GIB, "resources": {"gpu": 2}}, r"4 cores, 5 GiB of memory and gpu=2"),
+        (
+            {"exclude": ("n0", "n1", "n2")},
+            r"^the job asks for 1 node, and this cluster has 0 nodes outside --exclude: ask for less\.",
+        ),
     ],
 )
 def test_what_can_never_run_is_refused_with_a_sentence(
