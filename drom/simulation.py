@@ -24,8 +24,8 @@ from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.workloads.errors import WorkloadError, short
 from drom.workloads.frames import from_frame, make_frame
+from drom.workloads.logs import read_log
 from drom.workloads.making import MODELS, Recipe, make
-from drom.workloads.tables import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

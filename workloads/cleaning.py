@@ -161,7 +161,7 @@ def clean(
     work = _Cleaner(workload, rules, strict=strict)
     work.filter_status()
     work.leave("partial", np.isin(work.log.status, _PARTIAL))
-    work.leave("duplicates", _repeated(work.log.job))
+    work.leave("duplicates", repeated(work.log.job))
     work.set_sizes()
     work.set_run_times()
     work.set_requests()
@@ -174,7 +174,8 @@ def clean(
     return work.log, CleaningReport(len(workload), len(work.log), rules, tuple(work.findings))
 
 
-def _repeated(numbers: Ints) -> Bools:
+def repeated(numbers: Ints) -> Bools:
+    """Return the mask of the numbers that are those of an earlier job."""
     again = np.ones(len(numbers), dtype=np.bool_)
     again[np.unique(numbers, return_index=True)[1]] = False
     return again

@@ -21,7 +21,9 @@ app = typer.Typer(help="Make, inspect, filter, convert and draw workloads.", no_
 
 _PATIENCE_S = 2.0
 
-Log = Annotated[Path, typer.Argument(metavar="LOG", help="A log: SWF, plain or gzip, or a .csv table.")]
+Log = Annotated[
+    Path, typer.Argument(metavar="LOG", help="A log: SWF, a .csv table, or one of Slurm, PBS or Batsim; plain or gzip.")
+]
 Out = Annotated[
     Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .swf or .csv, either with .gz.")
 ]
@@ -35,12 +37,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same jobs.")]
 
 
-def _read(path: Path) -> Workload:
-    """Read a log; if it takes long, show the progress on a terminal."""
-    from drom.workloads.tables import read_log
+def _read(path: Path, name: str = "", zone: str = "UTC") -> Workload:
+    """Read a log in the format `name`; if it takes long, show the progress on a terminal."""
+    from drom.workloads.logs import read_log
 
     if not sys.stderr.isatty():
-        return read_log(path)
+        return read_log(path, None, name, zone)
     started, total = time.monotonic(), path.stat().st_size
     shown = False
 
@@ -51,16 +53,16 @@ def _read(path: Path) -> Workload:
             typer.echo(f"\rreading {path.name}: {done / total:4.0%}", nl=False, err=True)
 
     try:
-        return read_log(path, show)
+        return read_log(path, show, name, zone)
     finally:
         if shown:
             typer.echo("\r\033[K", nl=False, err=True)
 
 
-def _write(workload: Workload, out: Path) -> None:
-    from drom.workloads.tables import write_log
+def _write(workload: Workload, out: Path, name: str = "") -> None:
+    from drom.workloads.logs import write_log
 
-    write_log(workload, out)
+    write_log(workload, out, name)
     typer.echo(f"{counted(len(workload), 'job')} written to {out}", err=True)
 
 
@@ -191,14 +193,34 @@ def filter_logs(
 def convert(
     log: Log,
     out: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="The file to write, in the format of its name: .swf or .csv, either with .gz."
+        Path, typer.Argument(metavar="[FILE]", help="The file to write; default: SWF to the standard output.")
+    ] = Path("/dev/stdout"),
+    from_: Annotated[
+        str, typer.Option("--from", metavar="FORMAT", help="The format of LOG, which is otherwise recognised.")
+    ] = "",
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT", help="swf, csv, batsim or evalys; default: by the name of FILE (.csv, .json), or swf."
         ),
-    ],
+    ] = "",
+    zone: Annotated[
+        str, typer.Option(metavar="ZONE", help="The time zone of dates without one, such as Europe/Berlin.")
+    ] = "UTC",
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Number users, groups and executables anew; write no names.")
+    ] = False,
+    seed: Seed = 1,
 ) -> None:
-    """Write a log in another format: SWF or a table, plain or gzip."""
-    _write(_read(log), out)
+    """Write a log in another format: from Slurm, PBS, Batsim, evalys or drom to SWF, and from SWF to others."""
+    from drom.workloads.anonymising import anonymised
+    from drom.workloads.formats.runs import LEFT_OUT
+
+    work = _read(log, from_, zone)
+    for comment in work.comments:
+        if comment.startswith(LEFT_OUT):
+            typer.echo(comment.removeprefix("; Note: "), err=True)
+    _write(anonymised(work, seed) if anonymise else work, out, to)
 
 
 @app.command()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 21
 LONGEST_LINE = 1 << 16
 _WRITTEN_AT_ONCE = 20_000
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
 _PLAIN = b"0123456789-. \t\r\n"
 _ODD = re.compile(rb"[-.](?:(?<=[0-9.-]-)|(?<=-)(?![0-9])|(?<![0-9]\.)(?<=\.)|(?<=\.)[0-9]*\.|(?<=-)[0-9]+\.0*[1-9])")
 """Misplaced signs and points, and negative fractions, which numpy would accept."""
@@ -87,7 +87,7 @@ def read_chunks(path: str | os.PathLike[str], progress: Callable[[int], None] | 
     """Yield a log chunk by chunk, in memory that does not depend on its length. Raises as read_swf does."""
     with open(path, "rb") as raw:
         head = raw.peek(2)[:2]
-        stream = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if head == _GZIP else raw
+        stream = cast("BufferedReader", gzip.GzipFile(fileobj=raw)) if head == GZIP else raw
         line = 1
         for text in _whole_lines(stream, str(path)):
             yield _parse(text.removeprefix(BOM_UTF8) if line == 1 else text, line, str(path))

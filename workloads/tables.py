@@ -14,12 +14,10 @@ import numpy as np
 from drom.workloads.errors import WorkloadError, counted, short
 from drom.workloads.fields import FIELDS, NAMES
 from drom.workloads.files import replacing
-from drom.workloads.swf import read_swf, write_swf
 from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from drom.workloads.workload import Workload
 
@@ -30,19 +28,6 @@ _LABELS = {field.name: field for field in FIELDS}
 def is_table(path: str | os.PathLike[str]) -> bool:
     """Return whether a name is that of a table."""
     return str(path).endswith(_SUFFIXES)
-
-
-def read_log(path: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Workload:
-    """Return the jobs of a table, if the name is that of one, or else of a log in the Standard Workload Format."""
-    return read_csv(path) if is_table(path) else read_swf(path, progress)
-
-
-def write_log(workload: Workload, path: str | os.PathLike[str]) -> None:
-    """Write a table, if the name is that of one, or else a log in the Standard Workload Format."""
-    if is_table(path):
-        write_csv(workload, path)
-    else:
-        write_swf(workload, path)
 
 
 def write_csv(workload: Workload, path: str | os.PathLike[str]) -> None:

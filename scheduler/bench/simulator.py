@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from drom.agent.system import python_command
 from drom.agent.topology.detect import describe_host
 from drom.scheduler.errors import SchedulerError
+from drom.workloads.logs import read_log
 from drom.workloads.making import SAMPLE, Recipe, make
 from drom.workloads.summary import machine_size
 from drom.workloads.swf import write_swf
-from drom.workloads.tables import read_log
 
 CURIE, KTH = "CEA-Curie-2011-primary.swf.gz", "KTH-SP2-1996-2.1-cln.swf.gz"
 

@@ -106,7 +106,7 @@ def simulate(log: Log, options: SimulateOptions) -> None:
     from drom.scheduler.analysis.explain import index_of
     from drom.scheduler.engine.compiler import load_policy
     from drom.scheduler.simulator.simulation import check_predictor
-    from drom.workloads import tables
+    from drom.workloads import logs
 
     cutoff = [] if options.max_slowdown is None else [f"max_slowdown={options.max_slowdown}"]
     chosen = load_policy(options.policy, [*(options.set_ or ()), *cutoff])
@@ -116,7 +116,7 @@ def simulate(log: Log, options: SimulateOptions) -> None:
     if fault := setup.fault(chosen):
         raise typer.BadParameter(fault)
     with saying(f"reading {log.name}"):
-        raw = tables.read_log(log)
+        raw = logs.read_log(log)
     work, report = setup.clean(raw)
     if options.explain is not None:
         index_of(work, options.explain)

@@ -18,6 +18,7 @@ from tests.support import commands
 from tests.support.commands import commands_of, run_lines
 from tests.support.job_logs import real_log, same, synthetic
 from tests.support.paths import ROOT
+from tests.workloads.formats.test_sacct import LOG as SLURM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +110,30 @@ def test_convert_there_and_back(log: Path, tmp_path: Path) -> None:
     assert (tmp_path / "table.csv").read_text().startswith("job,submit,wait,run_time,allocated,")
 
 
+def test_convert_from_slurm(tmp_path: Path) -> None:
+    """Without a file SWF goes to the standard output; what is left out is said; names may be left out too."""
+    (tmp_path / "slurm.txt").write_text(SLURM)
+    out, errors = drom("convert", "--from", "sacct", tmp_path / "slurm.txt", "--zone", "Europe/Berlin")
+    plain, _ = drom("convert", tmp_path / "slurm.txt", "--anonymise", "--seed", "3")
+
+    assert errors.splitlines() == [
+        "left out: 2 jobs that had not started or not ended",
+        "4 jobs written to /dev/stdout",
+    ]
+    assert "; TimeZone: 3600\n" in out
+    assert "; User: 1 ann\n" in out
+    assert "ann" not in plain
+    assert [line.split()[11] for line in out.splitlines() if line[0] != ";"] == ["1", "2", "1", "1"]
+
+
+def test_a_simulation_reads_logs_of_other_systems(tmp_path: Path) -> None:
+    """They are recognised by their content."""
+    (tmp_path / "slurm.txt").write_text(SLURM)
+    out, _ = commands.drom("simulate", tmp_path / "slurm.txt", "--nodes", "8", "--policy", "fcfs")
+
+    assert out.startswith("4 jobs of ")
+
+
 def test_make_and_plot(tmp_path: Path) -> None:
     """A model's jobs, and a picture of them."""
     drom("make", "cirne-like", "--jobs", "50", "--nodes", "16", "--largest", "8", "-o", tmp_path / "m.swf.gz", "--mix")
@@ -129,6 +154,11 @@ def test_make_and_plot(tmp_path: Path) -> None:
         (["filter", "LOG", "-o", "O", "--where", "job<0"], "drom: No job of LOG is left: nothing is written."),
         (["filter", "LOG", "-o", "O", "--clean", "--nodes", "2"], "drom: LOG, line 6: job 2: the rule larger refuses "),
         (["make", "downey", "-o", "O"], "drom: There is no model 'downey' with 'model' estimates: choose a model of "),
+        (
+            ["convert", "LOG", "O", "--from", "lsf"],
+            "drom: There is no format 'lsf' to read: choose swf, csv, sacct, pbs",
+        ),
+        (["convert", "LOG", "O", "--to", "pbs"], "drom: There is no format 'pbs' to write: choose swf, csv, batsim, "),
         (["convert", "LOG", "/dev/full"], "drom: the system refuses what drom needs (No space left on device): "),
         (["convert", "LOG", "/nonexistent/x.swf"], "drom: /nonexistent/"),
         (["plot", "LOG", "-o", "x.bmp"], "drom: 'x.bmp' is not a picture: end the name in .png or .svg."),

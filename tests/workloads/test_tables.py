@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from drom.workloads.errors import WorkloadError
 from drom.workloads.fields import NAMES
-from drom.workloads.tables import read_log, write_log
+from drom.workloads.logs import read_log, write_log
 
 from tests.support.job_logs import same, synthetic
 

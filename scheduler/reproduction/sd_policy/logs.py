@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.sd_policy.settings import Real
+from drom.workloads.logs import read_log
 from drom.workloads.making import make
 from drom.workloads.swf import write_swf
-from drom.workloads.tables import read_log
 from drom.workloads.where import matching
 
 if TYPE_CHECKING:
