@@ -73,6 +73,14 @@ def bench_path(name: str = "node") -> Path:
     return _program("bench", name)
 
 
+def mpi_path() -> Path:
+    """Return the path of drom_mpi.c as a library, compiled by the MPI compiler on first use.
+
+    Raises FileNotFoundError if it cannot be compiled; the message says why.
+    """
+    return _program("include", "drom_mpi.so")
+
+
 def _program(folder: str, name: str) -> Path:
     if name.endswith(".py"):
         return _find(f"{folder}/{name}")

@@ -157,6 +157,18 @@ class TestFortran:
 
         assert mine == {name: count for name, count in FUNCTIONS.items() if name != "drom_poll"}
 
+    def test_has_every_function_of_the_header_for_mpi(self) -> None:
+        """By name and number of arguments; those with handles of MPI are bound to their form for Fortran."""
+        source = (PREFIX / "include/drom_mpi.f90").read_text(encoding="utf-8")
+        found = re.findall(r'(?:function|subroutine) (drom_\w+)\((.*?)\) bind\(c(?:, name="(\w+)")?\)', source)
+        mine = {name: parameters.count(",") + 1 for name, parameters, _ in found}
+        header = (PREFIX / "include/drom_mpi.h").read_text(encoding="utf-8")
+        functions = re.findall(r"^[A-Za-z].*?\b(drom_[a-z_]+)\((.*?)\);", header, re.MULTILINE)
+        bound = {name.removesuffix("_f") for name, _ in functions if name.endswith("_f")}
+
+        assert mine == {name: parameters.count(",") + 1 for name, parameters in functions if not name.endswith("_f")}
+        assert {name for name, _, other in found if other} == bound
+
 
 class TestManual:
     """The pages tell all there is."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dromlib import native
 from tests.support.example_programs import mpi_environment
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+MPICH = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
+"""Debian's MPICH, which mpi4py knows by another name."""
 FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"]
 
 
@@ -37,6 +37,33 @@ class Mpi:
             subprocess.run([compiler, *FLAGS, *flags, *sources, *linked, "-o", program], check=True)
         return program
 
+    def command(self, source: Path, folder: Path) -> list[str | Path]:
+        """Return the command line of a program in C, Fortran or Python; skip where it lacks something."""
+        if source.suffix == ".c":
+            return [self.compile(source, folder)]
+        if source.suffix == ".f90":
+            return [self.compile_fortran(source, folder)]
+        pytest.importorskip("mpi4py", reason="needs mpi4py")
+        if shutil.which(f"mpicc.{self.name}") is None or (self.name == "mpich" and not MPICH.exists()):
+            pytest.skip(f"needs mpicc.{self.name}")
+        return [sys.executable, "-m", "mpi4py", source]
+
+    def compile_fortran(self, source: Path, folder: Path) -> Path:
+        """Return the program compiled from a Fortran file that uses the module drom_mpi, as docs/compiling.md says."""
+        if not shutil.which(f"mpif90.{self.name}") or not shutil.which(f"mpicc.{self.name}"):
+            pytest.skip(f"needs mpif90.{self.name}")
+        program, library = folder / f"{source.stem}.fortran.{self.name}", native.library_path().parent
+        if not program.exists():
+            scratch, include = folder / f"fortran.{self.name}", native.include_dir()
+            scratch.mkdir()
+            linked = [f"-L{library}", f"-Wl,-rpath,{library}", "-ldrom"]
+            sources = [str(include / "drom_mpi.f90"), str(source), "drom_mpi.o"]
+            module = [f"mpicc.{self.name}", *FLAGS, "-c", str(include / "drom_mpi.c")]
+            subprocess.run(module, cwd=scratch, check=True)
+            fortran = [f"mpif90.{self.name}", "-O2", "-Wall", "-Werror", *sources, *linked, "-o", str(program)]
+            subprocess.run(fortran, cwd=scratch, check=True)
+        return program
+
     def launch(self, ranks: int, *command: str | Path) -> list[str]:
         """Return the command that starts so many ranks, more than there are CPUs too."""
         launcher = shutil.which(f"mpirun.{self.name}")
@@ -46,8 +73,15 @@ class Mpi:
         return [launcher, *options, "-n", str(ranks), *map(str, command)]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Return what a launch needs in its environment; its shared memory lies in `folder`."""
-        return mpi_environment(folder)
+        """Return what a launch needs in its environment, with mpi4py too; its shared memory lies in `folder`."""
+        environment = mpi_environment(folder) | {"MPICC": f"mpicc.{self.name}", "MPI4PY_MPIABI": self.name}
+        if self.name == "openmpi":
+            return environment
+        renamed = folder / "mpi4py" / "libmpi.so.12"
+        if not renamed.exists():
+            renamed.parent.mkdir()
+            renamed.symlink_to(MPICH)
+        return environment | {"LD_LIBRARY_PATH": str(renamed.parent)}
 
 
 MPIS = (Mpi("openmpi"), Mpi("mpich"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 FOUR = ("--emulate", "pack:2 core:2", "--grace", "600")
 """An agent that waits for programs on any machine to pass a malleability point."""
+CHANGES = {"adaptive.c": 200, "adaptive.f90": 50, "adaptive.py": 50}
+"""The program in each language, and how often its ranks change in a test."""
 
 
 @pytest.fixture(params=MPIS, ids=lambda mpi: mpi.name)
@@ -50,7 +53,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 
 
 class Adaptive:
-    """An adaptive program as job `a`, which ends when told."""
+    """An adaptive program as job `a`, in C unless `source` is another, which ends when told."""
 
     def __init__(
         self,
@@ -61,12 +64,13 @@ class Adaptive:
         *words: str,
         ranks: int = 4,
         min_ranks: int = 1,
+        source: str = "adaptive.c",
     ) -> None:
         self._stop = programs.folder / "stop"
         self.ranks = ranks
-        program = mpi.compile(native_build.SOURCES / "adaptive.c", folder)
         self.agent = agent
-        self._start(mpi, programs, program, str(min_ranks), self._stop, *words)
+        command = mpi.command(native_build.SOURCES / source, folder)
+        self._start(mpi, programs, *command, str(min_ranks), self._stop, *words)
 
     def _start(self, mpi: Mpi, programs: Programs, *command: str | Path) -> None:
         """Start a program as job `a`, and wait until its ranks have said that they may rest."""
@@ -109,44 +113,46 @@ class Adaptive:
         assert (self.program.process.poll(), self.program.err) == (0, ""), self.program.show()
 
 
-def test_two_hundred_changes_leave_every_element_right(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+@pytest.mark.parametrize("source", CHANGES)
+def test_changes_leave_every_element_right(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, source: str
 ) -> None:
     """Ranks leave and return at random; arrays of all kinds are right at each step, and all ranks end."""
     sizes = random.Random(33)
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job, last = Adaptive(mpi, folder, programs, agent), 4
-        for _ in range(200):
+        job, last = Adaptive(mpi, folder, programs, agent, source=source), 4
+        for _ in range(CHANGES[source]):
             last = sizes.choice([cpus for cpus in (1, 2, 3, 4) if cpus != last])
             job.resize(last)
         job.resize(1)
         job.end()
 
-        assert job.program.out.count("changed") >= 200
+        assert job.program.out.count("changed") >= CHANGES[source]
         agent.assert_clean()
 
 
-class Heat(Adaptive):
-    """The example mpi_heat.c as job `a`, which ends by itself."""
+class Example(Adaptive):
+    """An example as job `a`, which ends by itself."""
 
-    def __init__(self, mpi: Mpi, folder: Path, programs: Programs, agent: Agent) -> None:
+    def __init__(self, mpi: Mpi, folder: Path, programs: Programs, agent: Agent, *command: str) -> None:
         self.ranks, self.agent = 4, agent
-        program = mpi.compile(SOURCES / "mpi_heat.c", folder)
-        self._start(mpi, programs, program, "--size", "64", "--steps", "1000000")
+        source, *words = command
+        self._start(mpi, programs, *mpi.command(SOURCES / source, folder), *words)
 
 
-def test_the_example_gives_its_answer_after_two_hundred_changes(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+@pytest.mark.parametrize("command", ["mpi_heat.c --size 64 --steps 1000000", "mpi4py_heat.py --size 64 --steps 100000"])
+def test_an_example_gives_its_answer_after_two_hundred_changes(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, command: str
 ) -> None:
-    """mpi_heat.c, alternately on 1 to 4 ranks, ends on one rank with every temperature right."""
+    """An example, alternately on 1 to 4 ranks, ends on one rank with every number right."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Heat(mpi, folder, programs, agent)
+        job = Example(mpi, folder, programs, agent, *command.split())
         for change in range(200):
             job.resize((1, 3, 2, 4)[change % 4])
         job.resize(1)
         wait_until(lambda: job.program.process.poll() is not None, job.program.show, 120)
 
-        assert job.program.out == "mpi_heat: 64 x 64, 1000000 steps ok\n"
+        assert re.fullmatch(rf"{command.partition('.')[0]}: .* ok\n", job.program.out), job.program.show()
         assert (job.program.process.poll(), job.program.err) == (0, "")
         agent.assert_clean()
 
@@ -261,11 +267,14 @@ def test_the_death_of_a_rank_ends_the_job_and_frees_its_cores(
         agent.assert_clean()
 
 
-def test_a_wrong_minimum_is_one_sentence(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+@pytest.mark.parametrize("source", CHANGES)
+def test_a_wrong_minimum_is_one_sentence(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, source: str
+) -> None:
     """A program that asks for more ranks than it has, or for none, is told what to choose."""
-    program = mpi.compile(native_build.SOURCES / "adaptive.c", folder)
+    command = mpi.command(native_build.SOURCES / source, folder)
     for wrong in ("0", "3"):
-        started = programs.start(*mpi.launch(2, program, wrong, tmp_path), **mpi.environment(programs.folder))
+        started = programs.start(*mpi.launch(2, *command, wrong, tmp_path), **mpi.environment(programs.folder))
 
         assert started.wait() == 3
         assert started.err.count(f"drom: min_ranks is {wrong} of 2 ranks: choose a number from 1 to 2.\n") == 1

@@ -17,6 +17,7 @@ from dromlib import native
 from dromlib.cpulist import parse_cpulist
 from tests.support.agents import Agent, Program, Programs, affinity, start_agent, wait_until
 from tests.support.example_programs import PATIENT, await_working, finish, mpi_environment
+from tests.support.mpi_programs import MPICH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +30,6 @@ pytestmark = [
 HERE = Path(__file__).parent
 REAL = {0, 1, 2, 3} <= os.sched_getaffinity(0)
 """Whether there are CPUs for two ranks of two; else the agent shows a larger machine, and masks stay as they are."""
-MPICH = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
-"""Debian's MPICH, which mpi4py knows by another name."""
 CALL = re.compile(r"CALL\((\w+), (\w+), (\d+)\)")
 
 

@@ -7,6 +7,7 @@
 #include "drom_mpi.h"
 
 #include <errno.h>
+#include <mpi.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -691,6 +692,11 @@ void *drom_mpi_data(const drom_mpi_array *a)
     return a->is_here ? a->memory + (size_t)origin_of(a, stride_of(a, a->parts)) * a->bytes : NULL;
 }
 
+void *drom_mpi_memory(const drom_mpi_array *a)
+{
+    return a->is_here ? a->memory : NULL;
+}
+
 long drom_mpi_stride(const drom_mpi_array *a)
 {
     return stride_of(a, a->parts);
@@ -739,4 +745,26 @@ void drom_mpi_finalize(drom_mpi *m)
     }
     free(m->map);
     free(m);
+}
+
+/* --- for other languages ---------------------------------------------------------------------------------------------- */
+
+drom_mpi *drom_mpi_init_f(MPI_Fint comm, int min_ranks)
+{
+    return drom_mpi_init(MPI_Comm_f2c(comm), min_ranks);
+}
+
+drom_mpi_array *drom_mpi_add_array_f(drom_mpi *m, MPI_Fint type, drom_mpi_axis rows, drom_mpi_axis columns)
+{
+    return drom_mpi_add_array(m, MPI_Type_f2c(type), rows, columns);
+}
+
+int drom_mpi_add_value_f(drom_mpi *m, void *value, int count, MPI_Fint type)
+{
+    return drom_mpi_add_value(m, value, count, MPI_Type_f2c(type));
+}
+
+MPI_Fint drom_mpi_comm_f(const drom_mpi *m)
+{
+    return MPI_Comm_c2f(m->comm);
 }

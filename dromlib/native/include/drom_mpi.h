@@ -11,9 +11,11 @@
  *         compute(drom_mpi_comm(m), drom_mpi_data(u), drom_mpi_count(u, 0));
  *     drom_mpi_finalize(m);
  *
- * drom_mpi.c is compiled with the program by the program's MPI compiler: libdrom itself contains no MPI. A rank whose
- * grant is empty (drom_may_rest() in drom.h) leaves at the next malleability point: its part of the arrays moves to the
- * ranks that continue, and it waits in drom_mpi_point() without using a CPU until it has a core again.
+ * drom_mpi.c is compiled with the program by the program's MPI compiler: libdrom itself contains no MPI. Fortran programs
+ * use the module drom_mpi in drom_mpi.f90, programs with mpi4py the module dromlib.mpi.
+ *
+ * A rank whose grant is empty (drom_may_rest() in drom.h) leaves at the next malleability point: its part of the arrays
+ * moves to the ranks that continue, and it waits in drom_mpi_point() without using a CPU until it has a core again.
  *
  * Without an agent   All ranks always run.
  * Threads            One thread calls these functions, with MPI_THREAD_SINGLE or more.
@@ -103,6 +105,9 @@ MPI_Comm drom_mpi_comm(const drom_mpi *m);
 /* Return the place of this rank's first own element, behind the halo. It lasts until the next change. */
 void *drom_mpi_data(const drom_mpi_array *a);
 
+/* Return the place of this rank's memory of an array, where its halo begins. It lasts until the next change. */
+void *drom_mpi_memory(const drom_mpi_array *a);
+
 /* Return how many elements lie from one of this rank's rows to the next. */
 long drom_mpi_stride(const drom_mpi_array *a);
 
@@ -114,6 +119,12 @@ long drom_mpi_index(const drom_mpi_array *a, int axis, long own);
 
 /* End it for all ranks, those that rest too, and free the handle, its arrays and its communicator; collective. */
 void drom_mpi_finalize(drom_mpi *m);
+
+/* The same functions with MPI's handles of Fortran, for other languages. */
+drom_mpi *drom_mpi_init_f(MPI_Fint comm, int min_ranks);
+drom_mpi_array *drom_mpi_add_array_f(drom_mpi *m, MPI_Fint type, drom_mpi_axis rows, drom_mpi_axis columns);
+int drom_mpi_add_value_f(drom_mpi *m, void *value, int count, MPI_Fint type);
+MPI_Fint drom_mpi_comm_f(const drom_mpi *m);
 
 #ifdef __cplusplus
 }

@@ -59,16 +59,31 @@ program mine
     call drom_detach(handle)
 end program
 """
+MPI_FORTRAN = """
+program mine
+    use mpi
+    use drom_mpi
+    implicit none
+    type(c_ptr) :: m
+    integer :: code
+    call MPI_Init(code)
+    m = drom_mpi_init(MPI_COMM_WORLD, 1)
+    print '(i0, 1x, i0)', merge(1, 0, drom_mpi_point(m) == drom_mpi_same), 3
+    call drom_mpi_finalize(m)
+    call MPI_Finalize(code)
+end program
+"""
 
 
 def build(folder: Path, lines: str) -> None:
     """Run lines of the page in a folder with programs in C and Fortran; skip if they name a tool that is missing."""
-    for tool in ("gcc", "pkg-config", "gfortran", "cmake", "mpicc"):
+    for tool in ("gcc", "pkg-config", "gfortran", "cmake", "mpicc", "mpif90"):
         if re.search(rf"\b{tool} ", lines) and shutil.which(tool) is None:
             pytest.skip(f"needs {tool}")
     (folder / "mine.c").write_text(PROGRAM, encoding="utf-8")
     (folder / "mine_mpi.c").write_text(MPI, encoding="utf-8")
     (folder / "mine.f90").write_text(FORTRAN, encoding="utf-8")
+    (folder / "mine_mpi.f90").write_text(MPI_FORTRAN, encoding="utf-8")
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euc", lines], cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
@@ -82,7 +97,7 @@ def answer(program: Path) -> str:
         return subprocess.run([program], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
 
 
-@pytest.mark.parametrize("lines", RECIPES, ids=["flags", "pkg-config", "static", "fortran", "mpi"])
+@pytest.mark.parametrize("lines", RECIPES, ids=["flags", "pkg-config", "static", "fortran", "mpi", "mpi-fortran"])
 def test_the_lines_build_a_program_that_takes_part(tmp_path: Path, lines: str) -> None:
     """Each recipe is of two lines at most, and what it builds is granted CPUs."""
     build(tmp_path, lines)
