@@ -62,6 +62,7 @@ class SlurmHistory:
             "reason": "",
             "attempt": 1,
             "shares": {},
+            "saving": "",
         }
         self._note(number, "submitted", at)
         return number

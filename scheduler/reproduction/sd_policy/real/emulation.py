@@ -232,4 +232,5 @@ def _brief(job: Job) -> dict[str, Any]:
         "limit": job.limit,
         "requested": job.spec.time,
         "class": job.spec.job_class,
+        "saving": job.spec.saving,
     }
