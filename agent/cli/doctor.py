@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from drom.agent.cli import doctor_checks
 from drom.agent.cli.doctor_checks import Finding
 from drom.agent.config import addresses
+from drom.agent.config.options import endpoints
 from drom.agent.control.client import order
 from drom.agent.daemon import startup
 from drom.agent.errors import ControlError
@@ -105,7 +106,7 @@ def _ps(where: Path) -> dict[str, Any] | None:
 
 def _named(options: Options, uid: int, *, runs: bool) -> Iterator[Finding]:
     """Yield a finding for each file, folder and address that the options name; `runs`: an agent runs here."""
-    if options.remote_listen is not None or host_of(options.scheduler or ""):
+    if options.remote_listen is not None or any(map(host_of, endpoints(options.scheduler or ""))):
         yield _keys(options)
     if options.events_file is not None and options.events_size != "off":
         yield doctor_checks.events_file(options.events_path, uid)

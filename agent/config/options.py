@@ -98,6 +98,19 @@ def _is_layout(text: str) -> bool:
     return False
 
 
+MOST_SCHEDULERS = 8
+
+
+def endpoints(text: str) -> tuple[str, ...]:
+    """Return the endpoints in a list with commas; the path of one may have commas, too."""
+    return tuple(re.split(r",(?=tcp://|ipc://)", text))
+
+
+def _are_endpoints(text: str) -> bool:
+    found = endpoints(text)
+    return len(found) <= MOST_SCHEDULERS and len(set(found)) == len(found) and all(map(_is_endpoint, found))
+
+
 def _is_endpoint(text: str) -> bool:
     host, _, port = text.removeprefix("tcp://").rpartition(":")
     tcp = text.startswith("tcp://") and bool(host) and port.isascii() and port.isdigit() and 0 < int(port) <= 65535
@@ -264,9 +277,12 @@ class Options:
     scheduler: str | None = _option(
         None,
         Kind(
-            str, "ADDRESS", "tcp://HOST:PORT or ipc:///PATH: write for example ipc:///var/lib/drom/agents", _is_endpoint
+            str,
+            "ADDRESS,...",
+            "tcp://HOST:PORT or ipc:///PATH, or up to 8 with commas: write for example ipc:///var/lib/drom/agents",
+            _are_endpoints,
         ),
-        "Address of the scheduler whose jobs this agent starts.",
+        "Address of the scheduler whose jobs this agent starts; those of all that may take over from it.",
         example="tcp://127.0.0.1:9466",
     )
     node: str | None = _option(

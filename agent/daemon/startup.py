@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.config.addresses import metrics_address, zmq_address
 from drom.agent.config.exclusions import find_users
-from drom.agent.config.options import Options, resources_of
+from drom.agent.config.options import Options, endpoints, resources_of
 from drom.agent.config.sources import Sources
 from drom.agent.control.access import Operators, UserQuotas
 from drom.agent.enforcement import cpusets
@@ -202,12 +202,13 @@ def _membership(options: Options, log: Log) -> Membership | None:
     from drom.agent.execution.executor import Membership
     from drom.agent.execution.fillers import ImageFolder
 
-    own = keys_of(options) if connection.host_of(options.scheduler) else None
+    addresses = endpoints(options.scheduler)
+    own = keys_of(options) if any(map(connection.host_of, addresses)) else None
     node, resources = options.node or socket.gethostname(), resources_of(options.resources)
     quota = Quota(parse_size(options.image_quota), parse_size(options.image_user_quota))
     images = ImageFolder(options.images_path, quota)
     limits = _memory_limits(options, log)
-    return Membership(options.scheduler, node, options.spool_path, resources, options.features, own, limits, images)
+    return Membership(addresses, node, options.spool_path, resources, options.features, own, limits, images)
 
 
 def _memory_limits(options: Options, log: Log) -> MemoryLimits | None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from drom.agent.enforcement import memory_limits
 from drom.agent.errors import Refused
 from drom.agent.execution import devices, launch, protocol, spool
-from drom.agent.execution.connection import SchedulerConnection
 from drom.agent.execution.fillers import Fillers
 from drom.agent.execution.no_scheduler import NoScheduler
 from drom.agent.execution.remote_steps import RemoteSteps
+from drom.agent.execution.schedulers import Schedulers
 from drom.agent.execution.supervisor import PATIENCE, Attempt, StepSupervisor, send_signal
 from drom.agent.model.jobs import Reservation
 from drom.agent.system import proc
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from drom.agent.control.keys import Keys
     from drom.agent.enforcement.memory_limits import MemoryLimits
+    from drom.agent.execution.connection import SchedulerConnection
     from drom.agent.execution.fillers import ImageFolder
     from drom.agent.execution.host import Host
     from drom.agent.execution.protocol import FromAgent, ToAgent
@@ -50,12 +51,13 @@ SELDOM = 5.0
 class Membership:
     """The scheduler that a node belongs to, and the node's name and attributes.
 
-    `address` is a ZeroMQ endpoint, to which the keys `own` are shown (None: no keys); `resources` are counted ones.
+    `addresses` are the ZeroMQ endpoints of its schedulers, of which one leads; the keys `own` are shown to them (None:
+    no keys). `resources` are counted ones.
     `limits` makes the control groups that limit the memory of jobs (None: it is not limited), `images` is the folder
     for images of fillers (None: they are not saved in containers).
     """
 
-    address: str
+    addresses: tuple[str, ...]
     node: str
     spool: Path
     resources: dict[str, int]
@@ -82,11 +84,11 @@ class JobExecutor(NoScheduler):
             host.log,
             self._place,
             membership.images,
-            scheduler=membership.address,
+            scheduler=membership.addresses[0],
             tell=self._log_reason,
             limits_memory=membership.limits is not None,
         )
-        self._link: SchedulerConnection | None = None
+        self._schedulers: Schedulers | None = None
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self._paces: list[protocol.Pace] = []
         """Measurements since the last report to the scheduler."""
@@ -128,35 +130,31 @@ class JobExecutor(NoScheduler):
 
     def open(self) -> None:
         """Connect to the scheduler; called once the node has the reservations that `reservations` returned."""
-        self._link = SchedulerConnection(self._membership.address, self._log, self._membership.own)
-        self._host.watch(self._link.fd, lambda: None)
+        self._schedulers = Schedulers(self._membership.addresses, self._log, self._membership.own)
+        for fd in self._schedulers.fds:
+            self._host.watch(fd, lambda: None)
         self._remote.open()
 
     def run(self, now: float) -> None:
         """Do what is due at `now`, and handle the messages that the scheduler has sent."""
         self._ran_at = now
-        link, heard = self._link, True
-        while link and heard:
+        schedulers, heard = self._schedulers, True
+        while schedulers and heard:
             for attempt in list(self._restless):
                 self._host.survive("job", partial(self._advance, attempt, now), attempt.key)
             self._remote.run(now)
             self._fillers.run(now)
-            if link.is_due(now):
-                if link.cluster is None:
-                    link.send_hello(self._hello(), now)
-                else:
-                    link.send_heartbeat(protocol.Alive(self._membership.node, time.time(), tuple(self._paces)), now)
-                self._paces.clear()
+            schedulers.report(self._hello, self._alive, now)
             heard = False
-            for message in link.read():
+            for link, message in schedulers.read():
                 heard = True
-                self._host.survive("job", partial(self._receive, message, now))
+                self._host.survive("job", partial(self._receive, schedulers, link, message, now))
 
     def next_due(self) -> float | None:
         """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
-        link = self._link.next_due() if self._link else None
+        report = self._schedulers.next_due() if self._schedulers else None
         again = self._ran_at + AGAIN if self._restless else None
-        times = (link, self._remote.next_due(), self._fillers.next_due(), again)
+        times = (report, self._remote.next_due(), self._fillers.next_due(), again)
         return min((at for at in times if at is not None), default=None)
 
     def rates_measured(self, samples: Iterable[RateSample]) -> None:
@@ -164,6 +162,7 @@ class JobExecutor(NoScheduler):
         keys = {attempt.name: key for key, attempt in self.attempts.items() if attempt.lives}
         known = [one for one in samples if one.job in keys]
         self._paces += [protocol.Pace(*keys[one.job], one.cores, one.seconds, one.work) for one in known]
+        del self._paces[: -protocol.MOST_ON_NODE]
 
     def reaps(self, task: Task) -> bool:
         """Return whether a task is the whole program of a job; then the job's drom-step ends what remains of it."""
@@ -174,25 +173,24 @@ class JobExecutor(NoScheduler):
         for attempt in self.attempts.values():
             self._supervisor.forget(attempt)
         self._remote.close()
-        if self._link:
-            self._host.unwatch(self._link.fd)
-            self._link.close()
+        if self._schedulers:
+            for fd in self._schedulers.fds:
+                self._host.unwatch(fd)
+            self._schedulers.close()
         self._fillers.close(remains=self.live_jobs > 0)
         self._spool.close()
 
     # --- messages of the scheduler ----------------------------------------------------------------------------------
 
-    def _receive(self, message: ToAgent, now: float) -> None:
-        link = self._link
-        if link is None:
-            return
+    def _receive(self, schedulers: Schedulers, link: SchedulerConnection, message: ToAgent, now: float) -> None:
         if isinstance(message, protocol.Welcome):
-            link.welcome(message, now)
+            if not schedulers.welcomed(link, message, now):
+                return
             for attempt in self.attempts.values():
                 if not attempt.lives:
                     self._tell(attempt)
         elif isinstance(message, protocol.No):
-            link.rejected(message.reason)
+            schedulers.rejected(link, message.reason)
         elif isinstance(message, protocol.Who):
             link.send_hello(self._hello(), now)
         elif isinstance(message, protocol.Start):
@@ -219,8 +217,12 @@ class JobExecutor(NoScheduler):
             self._supervisor.clear(attempt)
 
     def _log_reason(self, message: FromAgent) -> None:
-        if self._link and self._link.cluster is not None:
-            self._link.send(protocol.in_bounds(message))
+        if self._schedulers:
+            self._schedulers.send(protocol.in_bounds(message))
+
+    def _alive(self) -> protocol.Alive:
+        paces, self._paces = self._paces, []
+        return protocol.Alive(self._membership.node, time.time(), tuple(paces))
 
     def _hello(self) -> protocol.Hello:
         host, cores = self._host, self._node.cores
@@ -320,7 +322,7 @@ class JobExecutor(NoScheduler):
     def _look(self, attempt: Attempt) -> None:
         """Check an attempt without a watched drom-step: an earlier agent started it, or no descriptor was free."""
         state = self._supervisor.look(attempt)
-        if state == spool.NEVER and self._link is None:  # it has not been reported to the scheduler
+        if state == spool.NEVER and self._schedulers is None:  # it has not been reported to the scheduler
             self._supervisor.clear(attempt)
             del self.attempts[attempt.key]
         elif state == spool.BEGINNING:

@@ -348,10 +348,14 @@ class NotResized:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The node has joined the cluster `name`; it sends `Alive` every `heartbeat` seconds."""
+    """The node has joined the cluster `name`; it sends `Alive` every `heartbeat` seconds.
+
+    Of several schedulers only the one with the greatest `epoch` may give orders.
+    """
 
     name: str = field(metadata=_is(_NAME))
     heartbeat: float = field(metadata=_is(_real))
+    epoch: int = field(metadata=_is(_whole(0)), default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ M = TypeVar("M")
 class FakeScheduler:
     """A ROUTER socket at `address`; `heard` has what agents said and no test has taken yet, `names` who says it."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, epoch: int = 0) -> None:
+        self.address, self.epoch = address, epoch
         self.heard: list[Any] = []
         self.names: dict[str, bytes] = {}
         self._context = zmq.Context()
@@ -43,7 +43,7 @@ class FakeScheduler:
         message = protocol.from_agent(data)
         if isinstance(message, protocol.Hello):
             self.names[message.node] = who
-            self.say(message.node, protocol.Welcome("test", 0.5))
+            self.say(message.node, protocol.Welcome("test", 0.5, self.epoch))
         elif isinstance(message, protocol.Post) and message.to in self.names:
             self.say(message.to, message)
             return True
