@@ -18,6 +18,10 @@ class RefusedError(ControlError):
     """Raised when the agent received an order and refused it: the same order would be refused again."""
 
 
+class UnreachableError(ControlError):
+    """Raised when nothing listens where an order should go: it was not sent."""
+
+
 class NotYetError(ControlError):
     """Raised when an order cannot be accepted now but can be soon: the same order may be sent again then."""
 

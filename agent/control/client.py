@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from drom.agent.control import local_client
 from drom.agent.control.messages import AGENT, Service, _object, endpoint, request
-from drom.agent.errors import ControlError, NotYetError, RefusedError
+from drom.agent.errors import ControlError, NotYetError, RefusedError, UnreachableError
 from drom.agent.ipc.runtime_dir import fault_of
 from drom.agent.system.paths import may_write
 from drom.agent.text import escaped
@@ -133,7 +133,7 @@ def _connected(runtime_dir: Path, server: Service, seconds: float) -> socket.soc
                 "you cannot start one there: ask an administrator to, "
                 f"or name the directory of your own {server.name} with {server.place}"
             )
-        raise ControlError(f"no {server.name} answers in {runtime_dir}: {start}") from error
+        raise UnreachableError(f"no {server.name} answers in {runtime_dir}: {start}") from error
 
 
 _ELSEWHERE = "name the directory of your agent with DROM_RUNTIME_DIR."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import zmq
 from drom.agent.control import keys
 from drom.agent.control.zmq_monitor import next_event
-from drom.agent.errors import ControlError
+from drom.agent.errors import ControlError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ class RemoteAddress:
         if event & _ENDED:
             raise ControlError(not_let_in(self.address, own, self.host))
         where = f"no {server.name} listens at {self.address}"
-        raise ControlError(f"{where}: check the address and its option {server.option}.")
+        raise UnreachableError(f"{where}: check the address and its option {server.option}.")
 
 
 _AGAIN = "try again in a moment."

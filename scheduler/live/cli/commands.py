@@ -17,14 +17,12 @@ import typer
 from drom.agent import errors
 from drom.agent.cli import output
 from drom.agent.cli.parameters import AsJson, optional, reader, with_options
-from drom.agent.control import client
-from drom.agent.control.remote import RemoteAddress
 from drom.agent.execution.protocol import CONTAINER
-from drom.agent.system.paths import default_keys, default_queue
+from drom.agent.system.paths import default_queue
 from drom.agent.text import WordError
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cli import places, tables
 from drom.scheduler.live.cli import scheduler as cli_scheduler
-from drom.scheduler.live.cli import tables
 from drom.scheduler.live.cli.history_options import HistoryOptions
 from drom.scheduler.live.cli.job_options import JobOptions
 from drom.scheduler.live.cli.scheduler_file import WithFile
@@ -32,11 +30,10 @@ from drom.scheduler.live.cli.submit_script import INPUT, SCRIPT, Submission
 from drom.scheduler.live.cli.wait import await_all
 from drom.scheduler.live.cluster.job_filter import JobFilter, parse_jobs, parse_one_job
 from drom.scheduler.live.cluster.node_lists import parse_nodes
-from drom.scheduler.live.cluster.paging import SCHEMA_VERSION, all_pages
+from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
 from drom.scheduler.live.cluster.spec import (
     MOST,
     MOST_AT_ONCE,
-    SERVICE,
     Dependency,
     Notice,
     Spec,
@@ -62,28 +59,12 @@ app = typer.Typer()
 app.command(cls=WithFile)(cli_scheduler.scheduler)
 
 
-def _where(text: str) -> Path | RemoteAddress:
-    """Return the scheduler at ``HOST:PORT``, optionally after ``tcp://``, or the folder of its queue.
-
-    Raises SchedulerError for any other text with a colon.
-    """
-    address = text.removeprefix("tcp://")
-    host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "/" not in address:
-        folder = os.environ.get("DROM_REMOTE_KEYS")
-        return RemoteAddress(address, Path(folder) if folder else default_keys())
-    if ":" in text and not Path(text).is_dir():
-        msg = f"{text!r} is not a scheduler: write HOST:PORT, or the folder of its queue."
-        raise SchedulerError(msg)
-    return Path(text)
-
-
 Where = Annotated[
     str,
     typer.Option(
         "--scheduler",
-        metavar="DIR|HOST:PORT",
-        help="The folder of the scheduler's queue, or its address for users of other nodes.",
+        metavar="DIR|HOST:PORT,...",
+        help="The folder of the scheduler's queue, or its address for users of other nodes; of several with commas.",
         envvar="DROM_QUEUE",
         default_factory=lambda: str(default_queue()),
         show_default="/var/lib/drom, or ~/.local/state/drom",
@@ -98,7 +79,7 @@ Number = Annotated[str, typer.Argument(metavar="JOB", help="The number of a job;
 
 
 def _ask(where: str, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-    return all_pages(partial(client.order, _where(where), server=SERVICE), order, **fields)
+    return places.ask(places.parse(where), order, **fields)
 
 
 def _print(
@@ -327,7 +308,7 @@ def submit(
     """Submit a job: a command, or a script with its requests in #DROM lines."""
     if options.contradiction:
         raise typer.BadParameter(options.contradiction)
-    if options.chdir and isinstance(_where(scheduler), Path):
+    if options.chdir and isinstance(places.parse(scheduler)[0], Path):
         _check_folder(options.chdir)
     words, script = list(command or []), str(context.meta.get(SCRIPT, ""))
     spec = from_json(options.spec(words, script).to_json())
@@ -336,7 +317,7 @@ def submit(
             raise typer.BadParameter("--pty connects the input to the program: name a script, or write -- COMMAND.")
         from drom.scheduler.live.cli import interactive
 
-        raise typer.Exit(interactive.run(spec, _where(scheduler), partial(_ask, scheduler)))
+        raise typer.Exit(interactive.run(spec, places.parse(scheduler)[0], partial(_ask, scheduler)))
     answer: dict[str, Any] = {"jobs": []}
     try:
         while left := options.count - len(answer["jobs"]):

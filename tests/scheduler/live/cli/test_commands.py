@@ -19,7 +19,7 @@ from drom.agent.errors import ControlError, RefusedError
 from drom.agent.observe.log import Log
 from drom.scheduler.analysis.results import load_schedule
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cli import commands, job_options, scheduler, tables
+from drom.scheduler.live.cli import commands, job_options, places, scheduler, tables
 from drom.scheduler.live.cli.wait import exit_status
 from drom.scheduler.live.cluster.spec import LARGEST, Dependency
 
@@ -151,7 +151,7 @@ def test_options_of_a_script_are_weaker_than_those_of_the_command_line(
 @pytest.mark.parametrize("text", ["node1:9467", "tcp://node1:9467"])
 def test_a_scheduler_elsewhere_is_named_as_agents_name_theirs(text: str) -> None:
     """With or without what stands before an address."""
-    found = commands._where(text)
+    (found,) = places.parse(text)
 
     assert isinstance(found, RemoteAddress)
     assert (found.address, found.host) == ("node1:9467", "node1")
@@ -161,12 +161,12 @@ def test_a_scheduler_elsewhere_is_named_as_agents_name_theirs(text: str) -> None
 def test_what_is_no_scheduler_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is taken for a folder in which somebody might start one; a folder may be called so."""
     with pytest.raises(SchedulerError) as refused:
-        commands._where(text)
+        places.parse(text)
     assert str(refused.value) == f"{text!r} is not a scheduler: write HOST:PORT, or the folder of its queue."
 
     monkeypatch.chdir(tmp_path)
     Path("host:notaport").mkdir()
-    assert commands._where("host:notaport") == Path("host:notaport")
+    assert places.parse("host:notaport") == [Path("host:notaport")]
 
 
 @pytest.mark.parametrize("option", ["--cpus-per-task", "--tasks-per-node", "--ntasks", "--nodes", "--priority"])
@@ -337,7 +337,7 @@ def test_a_folder_on_the_nodes_of_another_machine_is_not_looked_for(
     submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder may exist on the nodes alone."""
-    monkeypatch.setattr(commands, "_where", lambda _: RemoteAddress("node1:9467", Path("/")))
+    monkeypatch.setattr(places, "parse", lambda _: [RemoteAddress("node1:9467", Path("/"))])
     submit("--chdir", "/nosuch", "--", "true")
 
     assert [job["folder"] for job in submitted] == ["/nosuch"]

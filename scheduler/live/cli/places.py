@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the schedulers of a cluster listen to users, and orders to the one of them that leads."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drom.agent.control import client
+from drom.agent.control.remote import RemoteAddress
+from drom.agent.errors import NotYetError, UnreachableError
+from drom.agent.system.paths import default_keys
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.paging import all_pages
+from drom.scheduler.live.cluster.spec import SERVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Place = Path | RemoteAddress
+PATIENCE = 10.0
+"""Seconds for which an order waits until one of several schedulers leads."""
+AGAIN = 0.2
+"""Seconds until all of them are asked again."""
+
+
+def parse(text: str) -> list[Place]:
+    """Return the schedulers in a list with commas; a folder that exists may have commas in its name.
+
+    Raises SchedulerError for one that is neither an address nor a folder.
+    """
+    return [_place(one) for one in ([text] if Path(text).is_dir() else text.split(","))]
+
+
+def _place(text: str) -> Place:
+    """Return the scheduler at ``HOST:PORT``, optionally after ``tcp://``, or the folder of its queue."""
+    address = text.removeprefix("tcp://")
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in address:
+        folder = os.environ.get("DROM_REMOTE_KEYS")
+        return RemoteAddress(address, Path(folder) if folder else default_keys())
+    if ":" in text and not Path(text).is_dir():
+        msg = f"{text!r} is not a scheduler: write HOST:PORT, or the folder of its queue."
+        raise SchedulerError(msg)
+    return Path(text)
+
+
+def ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
+    """Give an order to the scheduler that leads and return its answer. Raises ControlError.
+
+    Of several it tries the next one if one stands by, or does not run, and all again for up to `PATIENCE`. An order
+    that may have arrived is not repeated.
+    """
+    until = time.monotonic() + PATIENCE if len(places) > 1 else 0.0
+    while True:
+        for place in places:
+            try:
+                return all_pages(partial(client.order, place, server=SERVICE), order, **fields)
+            except (NotYetError, UnreachableError) as error:  # noqa: PERF203 - another one may lead
+                failure = error
+        if time.monotonic() >= until:
+            raise failure
+        time.sleep(AGAIN)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders to several schedulers: the one that leads answers, and no order that may have arrived is sent again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from drom.agent.control import client
+from drom.agent.errors import ControlError, NotYetError, UnreachableError
+from drom.scheduler.live.cli import places
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GONE, WAITS = UnreachableError("no scheduler answers."), NotYetError("this scheduler stands by.")
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *answers: ControlError | None) -> list[str]:
+    """Have schedulers answer in turn with these errors, or an answer, the last one again and again."""
+    left, found = list(answers), []
+
+    def order(place: Path, name: str, **_: Any) -> dict[str, Any]:
+        found.append(f"{place}")
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if answer:
+            raise answer
+        return {"order": name}
+
+    monkeypatch.setattr(client, "order", order)
+    return found
+
+
+def test_the_scheduler_that_leads_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is gone and one that stands by are passed over, and asked again until one leads."""
+    found = asked(monkeypatch, GONE, WAITS, WAITS, None)
+    assert places.ask(places.parse("/a,/b"), "nodes") == {"order": "nodes"}
+    assert found == ["/a", "/b", "/a", "/b"]
+
+
+def test_an_order_that_may_have_arrived_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that is silent may have carried it out."""
+    found = asked(monkeypatch, ControlError("it has not answered for 30 s."))
+    with pytest.raises(ControlError, match=r"^it has not answered for 30 s\.$"):
+        places.ask(places.parse("/a,/b"), "submit")
+    assert found == ["/a"]
+
+
+def test_waiting_for_a_leader_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last reason is told; a single scheduler is asked once."""
+    monkeypatch.setattr(places, "PATIENCE", 0.01)
+    found = asked(monkeypatch, GONE)
+    with pytest.raises(UnreachableError):
+        places.ask(places.parse("/a,/b"), "nodes")
+    assert len(found) >= 4
+    found = asked(monkeypatch, WAITS)
+    with pytest.raises(NotYetError):
+        places.ask(places.parse("/a"), "nodes")
+    assert found == ["/a"]
