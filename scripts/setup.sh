@@ -54,14 +54,15 @@ apt_install() {
     rm -f "$log"
 }
 
-unpack_prometheus() {
-    local scratch status=0
+unpack() { # PACKAGE PROGRAM...: unpacks these programs of a package into the environment
+    local scratch status=0 package=$1
+    shift
     scratch=$(mktemp -d)
-    echo "setup: unpacking prometheus into $venv" >&2
+    echo "setup: unpacking $package into $venv" >&2
     (
         cd "$scratch"
-        { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } && dpkg-deb -x prometheus_*.deb .
-    ) </dev/null >"$scratch/log" 2>&1 && install "$scratch"/usr/bin/prom{etheus,tool} "$venv/bin" || status=1
+        { apt-get download "$package" || { apt-get update && apt-get download "$package"; }; } && dpkg-deb -x "$package"_*.deb .
+    ) </dev/null >"$scratch/log" 2>&1 && install "${@/#/$scratch/usr/bin/}" "$venv/bin" || status=1
     rm -rf "$scratch"
     return "$status"
 }
@@ -120,9 +121,12 @@ if command -v mpicc >/dev/null; then extras+=,mpi; fi
 # A half-made environment (venv stops midway without ensurepip) or one whose interpreter has gone is made anew.
 has_pip || "$python" -m venv --clear "$venv"
 
-# Prometheus is for tests as well, and only unpacked: its package would start a service.
+# Prometheus and etcd are for tests as well, and only unpacked: their packages would start services.
 if ((EUID == 0)) && ! [ -x "$venv/bin/prometheus" ] && ! command -v prometheus >/dev/null && command -v apt-get >/dev/null; then
-    unpack_prometheus || echo "setup: going on without Prometheus: its tests will be skipped." >&2
+    unpack prometheus prometheus promtool || echo "setup: going on without Prometheus: its tests will be skipped." >&2
+fi
+if ((EUID == 0)) && ! [ -x "$venv/bin/etcd" ] && ! command -v etcd >/dev/null && command -v apt-get >/dev/null; then
+    unpack etcd-server etcd || echo "setup: going on without etcd: its tests will be skipped." >&2
 fi
 
 echo "setup: installing drom and its tools into $venv" >&2

@@ -96,6 +96,7 @@ INTERNAL = {
     "Left",
     "MalformedError",
     "NewerVersionError",
+    "StoreError",
     "WordError",
 }
 """Errors that are caught where they are raised, as their messages are answers to programs or parts of sentences."""

@@ -36,7 +36,7 @@ def test_every_test_that_is_named_exists(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "columns", "least"),
-    [("At every instant", 4, 10), ("After a fault", 5, 10), ("Bounds", 3, 30)],
+    [("At every instant", 4, 10), ("After a fault", 5, 10), ("Several schedulers", 4, 4), ("Bounds", 3, 30)],
 )
 def test_every_guarantee_is_shown(heading: str, columns: int, least: int) -> None:
     """No line of the tables is without a test, or a column empty."""

@@ -73,8 +73,8 @@ class Cluster:
         """Where agents find the scheduler."""
         return f"ipc://{self.state}/agents"
 
-    def start(self, **extra: str) -> None:
-        """Start a scheduler, with more variables, and wait until it is ready."""
+    def start(self, until: str = "ready", **extra: str) -> None:
+        """Start a scheduler, with more variables, and wait until it is ready, or for another event."""
         words = [
             "scheduler",
             "--state",
@@ -86,12 +86,12 @@ class Cluster:
             *SERVES_METRICS,
             *self.options,
         ]
-        ready = self._log.exists() and self.log.count("event=ready")
+        ready = self._log.exists() and self.log.count(f"event={until}")
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "drom", *words], stderr=log, env=environment(**UNCOMPILED, **extra)
             )
-        wait_until(lambda: self.log.count("event=ready") > ready or not self.runs, lambda: self.log)
+        wait_until(lambda: self.log.count(f"event={until}") > ready or not self.runs, lambda: self.log)
         assert self.runs, self.log
 
     def join(self, name: str) -> Agent:
@@ -126,6 +126,11 @@ class Cluster:
             self.ask("cancel", job=job["job"])
         wait_until(lambda: not self.ask("queue")["jobs"], lambda: self.ask("queue"))
         wait_until(lambda: not any(agent.tasks() for agent in self.agents.values()), lambda: self.log)
+
+    def send(self, number: int) -> None:
+        """Send the scheduler a signal."""
+        assert self._process
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill the scheduler as a crash would."""

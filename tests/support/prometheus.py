@@ -1,4 +1,4 @@
-"""Debian's Prometheus and its promtool, where scripts/setup.sh has unpacked them or somebody has installed them."""
+"""Programs of Debian's packages, where scripts/setup.sh has unpacked them or somebody has installed them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 
-def tool(name: str) -> str:
-    """Return the path of `prometheus` or `promtool`; skip the test where there is none."""
+def tool(name: str, package: str = "prometheus") -> str:
+    """Return the path of a program; skip the test where there is none."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     found = shutil.which(name, path=path)
     if found is None:
-        pytest.skip(f"needs {name} (Debian's package prometheus)")
+        pytest.skip(f"needs {name} (Debian's package {package})")
     return found

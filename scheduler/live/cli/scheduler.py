@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, PARTITIONS, SYSTEM_FILE, UsageError, key_of
 from drom.scheduler.live.cluster.settings import LIVE, Settings
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
+from drom.scheduler.live.server.etcd import StoreAddress, parse_store, read_login
+from drom.scheduler.live.server.lease import SHORTEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.partitions import Partition
     from drom.scheduler.live.server.server import Server
+    from drom.scheduler.live.server.shared_rows import SharedRows
 
 USUAL = Settings()
 TIME = reader(optional(parse_time, 0))
@@ -132,6 +136,26 @@ class SchedulerOptions:
     durable: bool = typer.Option(
         False, "--durable", help="Make every change survive a loss of power, not only the end of the process."
     )
+    store: StoreAddress | None = typer.Option(
+        None,
+        metavar="etcd://HOST:PORT,...",
+        help="Keep the queue in etcd, for several schedulers, below the keys /PREFIX; default: in the folder.",
+        parser=reader(parse_store),
+    )
+    store_ca: Path | None = typer.Option(
+        None, metavar="FILE", help="Connect to etcd by TLS: the certificate of the authority that etcd's names."
+    )
+    store_cert: Path | None = typer.Option(None, metavar="FILE", help="The certificate that is shown to etcd.")
+    store_key: Path | None = typer.Option(None, metavar="FILE", help="The private key of that certificate.")
+    store_login: Path | None = typer.Option(
+        None, metavar="FILE", help="A file with NAME:PASSWORD for etcd, which no other user may read."
+    )
+    lease: int = typer.Option(
+        5,
+        metavar="SECONDS",
+        min=SHORTEST,
+        help="Time after which another scheduler on the same etcd takes over from one that is silent.",
+    )
     config: Path | None = typer.Option(
         None, metavar="FILE", help=f"Read options from this file, instead of {SYSTEM_FILE} if that exists."
     )
@@ -206,7 +230,8 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         else None,
         gate_for_agents(options.agents, keys.load(folder)) if options.agents else None,
     )
-    server = Server(state, found, settings, log, durable=options.durable, gates=gates, begins=False)
+    rows = _shared_rows(options, log)
+    server = Server(state, found, settings, log, durable=options.durable, rows=rows, gates=gates, begins=False)
     stop = _serve_metrics(server, options.metrics, log) if options.metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state, "policy": found.name, "pid": os.getpid(), **ports}
@@ -216,8 +241,31 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         typer.echo(failure(f"drom: the scheduler ends, and jobs continue: {error}"), err=True)
         raise typer.Exit(EXIT_STATUS) from error
     stop()
-    if server.starting:  # a compilation cannot be stopped, and need not be waited for
+    if server.waiting:  # a compilation cannot be stopped, and need not be waited for
         os._exit(0)
+
+
+def _shared_rows(options: SchedulerOptions, log: Log) -> SharedRows | None:
+    """Return the rows of the queue in etcd, None if it is in the folder. Raises SchedulerError."""
+    if not options.store:
+        return None
+    from drom.scheduler.live.server.shared_rows import SharedRows
+    from drom.scheduler.live.server.state_folder import QUEUE
+
+    if (queue := options.state / QUEUE).exists():
+        raise SchedulerError(f"the jobs in {queue} would be left out: move it away, or give another folder (--state).")
+    if (options.store_cert is None) != (options.store_key is None):
+        raise SchedulerError("a certificate and its key belong together: give both --store-cert and --store-key.")
+    for path in (options.store_ca, options.store_cert, options.store_key):
+        if path and not os.access(path, os.R_OK):
+            raise SchedulerError(f"{path} cannot be read: give a certificate or a key in PEM format.")
+    login = read_login(options.store_login) if options.store_login else ""
+    ca, cert, key = options.store_ca, options.store_cert, options.store_key
+    address = replace(options.store, ca=ca, cert=cert, key=key, login=login)
+    if not (login or options.store_cert):
+        reason = "who can connect to it can start programs as any user: let it ask for a certificate or a login."
+        log("store_unprotected", store=address, reason=reason)
+    return SharedRows(address, options.name, socket.gethostname(), options.lease)
 
 
 def _settings(options: SchedulerOptions, partitions: tuple[Partition, ...], policy: Policy) -> Settings:

@@ -40,6 +40,7 @@ class Counts:
 
     `stuck` is whether the queue cannot be written now, `starting` whether the policy is still being compiled, `faults`
     are the numbers of failures by part of the loop, `longest` are the seconds of its longest turn, by clock.
+    `store_messages` counts those to the etcd that has the queue.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Counts:
         self.plans = Counter(dict.fromkeys(PLANS, 0))
         self.planning = Histogram(0.001, 0.01, 0.05, 0.1, 0.5, 1, 5)
         self.waits = Histogram(0.1, 1, 10, 60, 600, 3600, 21600, 86400)
+        self.store_messages = 0
         self._submitted: dict[int, float] = {}
 
     def take_turn(self, real: float, cpu: float) -> None:
@@ -163,6 +165,9 @@ class ClusterCollector:
         for who, count in self._counts.plans.items():
             plans.add_metric([who], count)
         yield plans
+        messages = CounterMetricFamily("drom_scheduler_store_messages", "Messages to the etcd that has the queue.")
+        messages.add_metric([], self._counts.store_messages)
+        yield messages
         for name, text, histogram in (
             ("plan_cpu_seconds", "CPU time of a plan of policy cp.", self._counts.planning),
             ("pass_duration_seconds", "Time a turn of the scheduler took.", self._counts.passes),

@@ -8,14 +8,16 @@ once, as long as a job refers to it.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drom.scheduler.live.server.records import CorruptRecordError, NewerVersionError
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+Key = tuple[str, int | str]
+"""A table and the key of a row in it."""
 SCHEMA = 2
 APPLICATION = int.from_bytes(b"drom", "big")
 """The application id in the file of a queue; files of earlier versions have none."""
@@ -33,6 +35,16 @@ CREATE TABLE nodes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (job INTEGER NOT NULL, at REAL NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL);
 CREATE INDEX entries_by_job ON entries (job);
 """
+COLUMNS = {
+    "meta": ("name", "value"),
+    "jobs": ("number", "state", "uid", "value", "spec"),
+    "specs": ("number", "value"),
+    "nodes": ("name", "value"),
+    "entries": ("rowid", "job", "at", "what", "detail"),
+}
+"""The columns of each table, its key first, from which a row can be made again."""
+NUMBERED = frozenset({"jobs", "specs", "entries"})
+"""Tables whose keys are numbers."""
 
 
 def check(db: sqlite3.Connection) -> None:
@@ -92,13 +104,52 @@ def _end_as_ours(db: sqlite3.Connection) -> None:
 
 def row_of(db: sqlite3.Connection, text: str) -> int:
     """Return the number of the row of a text, which is added if there is none."""
-    digest = hashlib.sha256(text.encode()).digest()
+    digest = _digest(text)
     db.execute("INSERT OR IGNORE INTO specs (digest, value) VALUES (?, ?)", (digest, text))
     (row,) = db.execute("SELECT number FROM specs WHERE digest = ?", (digest,)).fetchone()
     return int(row)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def drop_unused(db: sqlite3.Connection, rows: Iterable[int]) -> None:
     """Delete the texts in these rows to which no job refers any more."""
     asked = "DELETE FROM specs WHERE number = ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE spec = specs.number)"
     db.executemany(asked, [(row,) for row in rows])
+
+
+def track(db: sqlite3.Connection, changed: set[Key]) -> None:
+    """Have the keys of rows added to `changed` as they are written or deleted by this connection."""
+    db.create_function("changed", 2, lambda table, key: changed.add((table, key)))
+    for table, (key, *_) in COLUMNS.items():
+        for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):
+            name, act = f"temp.{table}_{event.lower()}", f"SELECT changed('{table}', {row}.{key})"
+            db.execute(f"CREATE TRIGGER {name} AFTER {event} ON main.{table} BEGIN {act}; END")
+
+
+def row(db: sqlite3.Connection, key: Key) -> tuple[Any, ...] | None:
+    """Return the columns of a row, None if it is not there."""
+    table, name = key
+    asked = f"SELECT {','.join(COLUMNS[table])} FROM {table} WHERE {COLUMNS[table][0]} = ?"  # noqa: S608 - our words
+    found: tuple[Any, ...] | None = db.execute(asked, (name,)).fetchone()
+    return found
+
+
+def put_row(db: sqlite3.Connection, key: Key, columns: Sequence[Any] | None) -> None:
+    """Write a row with these columns, or delete it if there are none."""
+    table, name = key
+    if columns is None:
+        db.execute(f"DELETE FROM {table} WHERE {COLUMNS[table][0]} = ?", (name,))  # noqa: S608 - our words
+        return
+    names, values = COLUMNS[table], tuple(columns)
+    if table == "specs":
+        names, values = (*names, "digest"), (*values, _digest(values[1]))
+    marks = ",".join("?" * len(names))
+    db.execute(f"REPLACE INTO {table} ({','.join(names)}) VALUES ({marks})", values)  # noqa: S608 - our words
+
+
+def clear(db: sqlite3.Connection, table: str) -> None:
+    """Delete all rows of a table but that of the schema."""
+    db.execute(f"DELETE FROM {table} WHERE {COLUMNS[table][0]} != 'schema'")  # noqa: S608 - our words

@@ -10,6 +10,7 @@ import selectors
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +30,7 @@ from drom.scheduler.live.cluster.spec import (
 from drom.scheduler.live.server.agent_server import AgentServer
 from drom.scheduler.live.server.metrics import Counts
 from drom.scheduler.live.server.planner_process import PlannerProcess
-from drom.scheduler.live.server.starting import STARTING, STARTING_STATUS, Starting
+from drom.scheduler.live.server.starting import Standby, Starting
 from drom.scheduler.live.server.state_folder import SOCKETS
 from drom.scheduler.live.server.store import Store, UnreadableError
 from drom.scheduler.live.server.stored_cluster import StoredCluster
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.cluster import Cluster
     from drom.scheduler.live.cluster.settings import Settings
     from drom.scheduler.live.server.agent_server import AgentMessage, Peer
+    from drom.scheduler.live.server.shared_rows import SharedRows
+    from drom.scheduler.live.server.starting import Waiting
 
 T = TypeVar("T")
 
@@ -62,7 +65,10 @@ PARTS = ("agents", "order", "policy", "queue", "recovery", "service_manager", "t
 
 
 class Server:
-    """A scheduler in its `folder`. Raises SchedulerError or ControlError if it cannot start."""
+    """A scheduler in its `folder`, whose queue is there or in `rows`.
+
+    Raises SchedulerError or ControlError if it cannot start.
+    """
 
     def __init__(
         self,
@@ -72,6 +78,7 @@ class Server:
         log: Log,
         *,
         durable: bool = False,
+        rows: SharedRows | None = None,
         gates: tuple[RemoteEndpoint | None, RemoteEndpoint | None] = (None, None),
         begins: bool = True,
     ) -> None:
@@ -81,12 +88,13 @@ class Server:
         self.guard = Guard(log, PARTS)
         self.counts = Counts()
         self.counts.faults = self.guard.faults
-        self._store = Store(folder, durable=durable)
+        self._rows = rows
+        self._store = Store(folder, durable=durable, medium=rows)
         self._clients = server.Server(
             folder, 0o666, gates[0], longest=LONGEST_REQUEST, most_held=MOST_HELD, turn=TURN_SECONDS
         )
         self._desk = AgentServer(folder, log, gates[1])
-        self.stored = StoredCluster(self._store, policy, settings, log, counts=self.counts, send=self._desk.send)
+        self.stored = StoredCluster(self._store, policy, settings, log, counts=self.counts, send=self._send)
         self._orders = UserOrders(self.stored)
         self._torn = False
         """Whether a failure has left the state in memory inconsistent."""
@@ -98,18 +106,20 @@ class Server:
         """Whether messages or orders that arrived before the last turn may still be unread."""
         self.lock = threading.Lock()
         """Held while the cluster changes."""
-        self.starting: Starting | None = None
-        """The compilation of the policy while it lasts; no order is accepted before its end."""
+        self.waiting: Waiting | None = None
+        """What this scheduler waits for; no order is accepted before its end."""
+        self._put_off: set[Peer] = set()
+        """The connections of agents that were told to wait."""
         self._begun = False
         if begins:
             prepare(policy)
             self._begin()
 
     def _begin(self) -> None:
-        """Restore the state that an earlier scheduler stored, once the policy can be called."""
+        """Restore the state that an earlier scheduler stored, once the policy can be called and no other one leads."""
         with self.lock:
-            self.stored.restore()
-        self._begun = True
+            self.stored.take_over()
+        self._begun, self._torn = True, False
 
     @property
     def cluster(self) -> Cluster:
@@ -122,7 +132,7 @@ class Server:
         Agents introduce themselves again.
         """
         with self.lock:
-            if not self.stored.flush():
+            if self._begun and not self.stored.flush():
                 return False
             self.stored.settings = settings
             self._orders = UserOrders(self.stored)
@@ -137,8 +147,9 @@ class Server:
 
         On SIGHUP `reload` is called.
 
-        While the policy is being compiled, users and agents get an answer that says so; after it `ready` is called and
-        the `manager` notified. Raises `LoopError` when a part of the loop has failed too often in a row.
+        While the policy is being compiled, or another scheduler leads, users and agents get an answer that says so;
+        after it `ready` is called and the `manager` notified. Raises `LoopError` when a part of the loop has failed too
+        often in a row.
         """
         signals = SignalPipe(
             {
@@ -152,64 +163,84 @@ class Server:
         for fd in (signals.fd, *self._clients.fds, *self._desk.fds, *planners):
             selector.register(fd, selectors.EVENT_READ)
         try:
-            if not self._begun:
-                self._start(selector, signals, manager)
-            with heap.Garbage() as garbage:
+            while self._running:
+                if not self._begun:
+                    self._start(selector, signals, manager)
                 if self._running:
                     ready()
                     manager.ready()
-                while self._running:
-                    events = selector.select(self._timeout())
-                    begin = time.perf_counter(), time.thread_time()
-                    if any(key.fd == signals.fd for key, _ in events):
-                        signals.dispatch()
-                    with self.lock:
-                        self.turn()
-                    self.guard.run(
-                        "service_manager", lambda: manager.heartbeat(at := time.monotonic(), self._status(at))
-                    )
-                    self.guard.settle()
-                    garbage.look(idle=not self._more)
-                    self.counts.take_turn(time.perf_counter() - begin[0], time.thread_time() - begin[1])
+                    self._lead(selector, signals, manager)
             manager.stopping()
         finally:
             selector.close()
             self.close()
             signals.close()
 
+    def _lead(self, selector: selectors.BaseSelector, signals: SignalPipe, manager: ServiceManager) -> None:
+        """Schedule until the process is to end, or another scheduler has taken over."""
+        with heap.Garbage() as garbage:
+            while self._running and self._store.leads:
+                events = selector.select(self._timeout())
+                begin = time.perf_counter(), time.thread_time()
+                if any(key.fd == signals.fd for key, _ in events):
+                    signals.dispatch()
+                with self.lock:
+                    self.turn()
+                self.guard.run("service_manager", lambda: manager.heartbeat(at := time.monotonic(), self._status(at)))
+                self.guard.settle()
+                garbage.look(idle=not self._more)
+                self.counts.store_messages = self._rows.etcd.messages if self._rows else 0
+                self.counts.take_turn(time.perf_counter() - begin[0], time.thread_time() - begin[1])
+        if self._rows and not self._store.leads:
+            self._begun = False
+            self._rows.stand_by()
+
     def _start(self, selector: selectors.BaseSelector, signals: SignalPipe, manager: ServiceManager) -> None:
-        """Answer that the scheduler is starting while its policy is compiled, then start scheduling.
+        """Answer that the scheduler is not there yet while its policy is compiled, or another one leads; then begin.
 
         Raises SchedulerError if the policy cannot be compiled.
         """
-        starting = self.starting = Starting(self.cluster.policy)
         self.counts.starting = True
-        selector.register(starting.fd, selectors.EVENT_READ)
+        starting = Starting(self.cluster.policy)
+        self._wait(starting, selector, signals, manager)
+        if self._running:
+            starting.finish()
+            if self._rows:
+                manager.ready()
+                self._wait(Standby(self._rows, self._log), selector, signals, manager)
+        if not self._running:
+            return
+        self._begin()
+        self.counts.starting = False
+        put_off, self._put_off = self._put_off, set()
+        for peer in put_off:
+            self._desk.answer(peer, say.Who())
+
+    def _wait(
+        self, waiting: Waiting, selector: selectors.BaseSelector, signals: SignalPipe, manager: ServiceManager
+    ) -> None:
+        """Answer users and agents until something is over, or the process is to end."""
+        self.waiting = waiting
+        selector.register(waiting.fd, selectors.EVENT_READ)
         while self._running:
-            manager.heartbeat(time.monotonic(), STARTING_STATUS)
-            if starting.is_over:
+            manager.heartbeat(time.monotonic(), waiting.status)
+            if waiting.is_over:
+                self.waiting = None
                 break
-            heard = self.guard.run("agents", lambda: self._desk.serve(self._put_off))
-            asked = self.guard.run("order", lambda: self._clients.serve(starting.refuse))
+            heard = self.guard.run("agents", lambda: self._desk.serve(self._turn_away))
+            asked = self.guard.run("order", lambda: self._clients.serve(waiting.refuse))
             self.guard.settle()
             more = heard or asked
             events = selector.select(0.0 if more else LONGEST_SLEEP)
             if any(key.fd == signals.fd for key, _ in events):
                 signals.dispatch()
-        selector.unregister(starting.fd)
-        if not self._running:
-            return
-        starting.finish()
-        self._begin()
-        self.starting, self.counts.starting = None, False
-        for peer in starting.peers:
-            self._desk.answer(peer, say.Who())
+        selector.unregister(waiting.fd)
 
-    def _put_off(self, said: AgentMessage) -> None:
-        """Answer an agent that the scheduler is starting; the agent is asked to introduce itself once that is over."""
-        assert self.starting  # noqa: S101 - it is the caller
-        self.starting.peers.add(said.peer)
-        self._desk.answer(said.peer, say.No(STARTING))
+    def _turn_away(self, said: AgentMessage) -> None:
+        """Answer an agent that it has to wait; it is asked to introduce itself once that is over."""
+        assert self.waiting  # noqa: S101 - it is the caller
+        self._put_off.add(said.peer)
+        self._desk.answer(said.peer, say.No(self.waiting.sentence))
 
     def _stop(self) -> None:
         self._running = False
@@ -291,6 +322,12 @@ class Server:
         return LONGEST_SLEEP if look is None else max(0.0, min(LONGEST_SLEEP, look - self.stored.clock()))
 
     # --- agents ---------------------------------------------------------------------------------------------------
+
+    def _send(self, name: str, message: say.ToAgent) -> None:
+        """Send a message to a node's agent, a welcome with this scheduler's epoch."""
+        if self._rows and isinstance(message, say.Welcome):
+            message = replace(message, epoch=self._rows.epoch)
+        self._desk.send(name, message)
 
     def _receive(self, said: AgentMessage) -> None:
         now, message = self.stored.clock(), said.message

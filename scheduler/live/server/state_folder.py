@@ -64,7 +64,8 @@ def _check_files(path: Path, folder: int) -> None:
     beside = {
         name for name, kind in kinds.items() if (name in _BESIDE and kind == stat.S_IFDIR) or name.endswith(".log")
     }
-    others = kinds.keys() - _FILES - beside
+    left = SOCKETS if LOCK in kinds else ()  # by a scheduler that was killed, whose queue is in etcd
+    others = kinds.keys() - _FILES - beside - {*left}
     if QUEUE not in kinds and others:
         msg = f"{path} holds files that are not a scheduler's: choose a new or an empty folder with --state."
         raise SchedulerError(msg)

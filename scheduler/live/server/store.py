@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue on disk: all jobs, all nodes and the histories of jobs, in SQLite with a write-ahead log.
+"""The queue: all jobs, all nodes and the histories of jobs, in the tables of SQLite.
 
-A committed transaction survives the end of the process; with `durable` it survives a loss of power as well. Only one
-scheduler at a time may have a queue open: it locks a file beside the queue.
+They are in a file of the scheduler's folder (`QueueFile`), or in etcd (`SharedRows`). Only one scheduler at a time may
+use a folder: it locks a file there.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import sqlite3
 import time
 from collections import Counter
 from operator import itemgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.fair_share import usage_of
 from drom.scheduler.live.cluster.jobs import FINAL
 from drom.scheduler.live.cluster.spec import MOST_JOBS
 from drom.scheduler.live.server import schema
+from drom.scheduler.live.server.etcd import StoreError
+from drom.scheduler.live.server.queue_file import QueueFile, is_locked
 from drom.scheduler.live.server.records import (
     CorruptRecordError,
     NewerVersionError,
@@ -35,11 +36,11 @@ from drom.scheduler.live.server.records import (
     text_of_node,
     text_of_spec,
 )
-from drom.scheduler.live.server.reserve import Reserve
 from drom.scheduler.live.server.state_folder import LOCK, QUEUE, open_file, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
+    from pathlib import Path
 
     from drom.scheduler.live.cluster.fair_share import Usage
     from drom.scheduler.live.cluster.jobs import Entry, Job, Node
@@ -50,8 +51,6 @@ _Written = TypeVar("_Written")
 _ENDED = ",".join("?" * len(FINAL))
 _MEND = "repair it or its disk, restore a copy of it, or move it away to start with an empty queue"
 _LOCKED = "another program, such as a backup, has locked it: wait until that has ended"
-LOCK_SECONDS = 0.05
-"""Seconds for which a write waits if another program, such as a backup, has locked the queue."""
 MOST_KEPT = (
     (("held", "released", "signalled", "updated"), 20),
     (("placed", "requeued"), 40),
@@ -72,28 +71,51 @@ class UnreadableError(SchedulerError):
 class UnwritableError(SchedulerError):
     """Raised if the queue cannot be written now; `why` has the reason and the remedy in a few words."""
 
-    def __init__(self, path: Path, error: sqlite3.Error) -> None:
-        self.is_full = isinstance(error, sqlite3.OperationalError) and not _is_locked(error)
+    def __init__(self, queue: object, error: sqlite3.Error | StoreError) -> None:
+        self.is_full = isinstance(error, sqlite3.OperationalError) and not is_locked(error)
         self.why = f"{error}: {_MEND}"
-        if self.is_full:
+        if isinstance(error, StoreError):
+            self.why = str(error)
+        elif self.is_full:
             self.why = f"{error}: free space on its disk"
-        elif _is_locked(error):
+        elif is_locked(error):
             self.why = _LOCKED
-        super().__init__(f"the queue {path} cannot be written: {self.why}.")
+        super().__init__(f"the queue {queue} cannot be written: {self.why}.")
 
 
-def _is_locked(error: sqlite3.Error) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+class Medium(Protocol):
+    """What the tables of a queue are in. Methods raise sqlite3.Error or StoreError."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this scheduler may write."""
+
+    def open(self) -> sqlite3.Connection:
+        """Open the tables, which are made where there are none."""
+
+    def check(self) -> None:
+        """Do nothing if it is certain that no other scheduler may write."""
+
+    def store(self) -> None:
+        """Store the changes of the present transaction, before it is committed."""
+
+    def make_room(self) -> bool:
+        """Release reserved space, and return whether there was any."""
+
+    def fill(self) -> None:
+        """Reserve space again, as far as there is some."""
+
+    def close(self) -> None:
+        """Close it, once the tables are closed."""
 
 
 class Store:
-    """The queue in a folder. Raises SchedulerError, with the remedy, if it cannot be opened.
+    """The queue in `medium`, by default a file in the folder. Raises SchedulerError, with the remedy, if it fails.
 
     All methods that read raise UnreadableError if that is not possible.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        self._path = folder / QUEUE
+    def __init__(self, folder: Path, *, durable: bool = False, medium: Medium | None = None) -> None:
         self._kept: dict[int, tuple[Spec, int]] = {}
         """Specifications, stored by this object, of jobs that are not over, with the rows of their texts."""
         self._urgent = False
@@ -104,8 +126,8 @@ class Store:
                 self._lock = open_file(LOCK, at)
                 opened.callback(os.close, self._lock)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._reserve = Reserve(at)
-                opened.callback(self._reserve.close)
+                self._medium: Medium = medium or QueueFile(folder / QUEUE, at, durable=durable)
+                opened.callback(self._medium.close)
             except BlockingIOError as error:
                 remedy = "stop it, or give this one another folder with --state"
                 msg = f"another scheduler has the queue in {folder}: {remedy}."
@@ -114,58 +136,47 @@ class Store:
                 msg = f"the queue cannot be kept in {folder}: {error.strerror}: choose another folder with --state."
                 raise SchedulerError(msg) from error
             try:
-                self._db = self._open(durable=durable)
+                self._db = self._medium.open()
                 opened.callback(self._db.close)
                 self._over = self._count_over()
-            except (sqlite3.Error, OSError, CorruptRecordError, NewerVersionError) as error:
+            except (sqlite3.Error, OSError, CorruptRecordError, NewerVersionError, StoreError) as error:
                 raise UnreadableError(self._why_not(error, "opened")) from error
-            self._reserve.fill()
+            self._medium.fill()
             self._opened = opened.pop_all()
-
-    def _open(self, *, durable: bool) -> sqlite3.Connection:
-        """Open the queue; on a full disk with the reserved space."""
-        while True:
-            db = sqlite3.connect(self._path, isolation_level=None)
-            try:
-                self._prepare(db, durable=durable)
-            except sqlite3.OperationalError as error:
-                db.close()
-                if _is_locked(error) or not self._reserve.give():
-                    raise
-            except BaseException:
-                db.close()
-                raise
-            else:
-                return db
 
     def _why_not(self, error: Exception, done: str) -> str:
         """Return why the queue cannot be opened or read, with the remedy."""
         if isinstance(error, NewerVersionError):
-            return (
-                f"the queue {self._path} is of a newer drom: {error}: use that version, or move it away to start with "
-                "an empty queue."
-            )
-        if isinstance(error, sqlite3.Error) and _is_locked(error):
-            return f"the queue {self._path} cannot be {done}: {_LOCKED}."
+            remedy = "use that version, or move it away to start with an empty queue"
+            return f"the queue {self._medium} is of a newer drom: {error}: {remedy}."
+        if is_locked(error):
+            return f"the queue {self._medium} cannot be {done}: {_LOCKED}."
+        if isinstance(error, StoreError):
+            return f"the queue {self._medium} cannot be {done}: {error}."
         reason = error.strerror if isinstance(error, OSError) else error
-        return f"the queue {self._path} cannot be {done}: {reason}: {_MEND}."
-
-    def _prepare(self, db: sqlite3.Connection, *, durable: bool) -> None:
-        """Set up a connection and, in a new file, the tables. Raises an error for a file that is not drom's queue."""
-        schema.check(db)  # before anything is changed
-        for end in ("", "-wal", "-shm"):  # other users may not read environments
-            with contextlib.suppress(FileNotFoundError):
-                Path(f"{self._path}{end}").chmod(0o600)
-        db.execute("PRAGMA temp_store=MEMORY")  # sorting works also when the disk is full
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        schema.prepare(db)
-        db.execute(f"PRAGMA busy_timeout={round(1000 * LOCK_SECONDS)}")
+        return f"the queue {self._medium} cannot be {done}: {reason}: {_MEND}."
 
     def _count_over(self) -> Counter[int]:
         """Return the number of jobs that are over, by uid."""
         asked = f"SELECT uid, count(*) FROM jobs WHERE state IN ({_ENDED}) GROUP BY uid"  # noqa: S608
         return Counter(dict(self._db.execute(asked, tuple(sorted(FINAL)))))
+
+    @property
+    def leads(self) -> bool:
+        """Whether no other scheduler has taken the queue over, as far as is known."""
+        return self._medium.leads
+
+    def check(self) -> None:
+        """Raise UnwritableError if another scheduler may have taken the queue over."""
+        try:
+            self._medium.check()
+        except StoreError as error:
+            raise UnwritableError(self._medium, error) from error
+
+    def take_over(self) -> None:
+        """Go on from what another scheduler has stored."""
+        self._kept.clear()
+        self._over = self._count_over()
 
     def close(self) -> None:
         """Close the queue, which another scheduler may then open."""
@@ -239,7 +250,7 @@ class Store:
             yield
         finally:
             self._urgent = False
-            self._reserve.fill()
+            self._medium.fill()
 
     def _persist(self, write: Callable[[], _Written]) -> _Written:
         """Run `write` in one transaction and return its result. Raises UnwritableError if that is not possible now."""
@@ -248,7 +259,7 @@ class Store:
                 with self._transaction():
                     return write()
             except UnwritableError as error:  # noqa: PERF203 - tried again
-                if not (self._urgent and error.is_full and self._reserve.give()):
+                if not (self._urgent and error.is_full and self._medium.make_room()):
                     raise
 
     def forget(self, before: float, needed: Collection[int], most: int) -> list[int]:
@@ -299,9 +310,10 @@ class Store:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
+            self._medium.store()
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise UnwritableError(self._path, error) from error
+        except (sqlite3.Error, StoreError) as error:
+            raise UnwritableError(self._medium, error) from error
         finally:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")

@@ -85,6 +85,13 @@ class StoredCluster:
         self._tidy_again = self._forget_again = 0.0
         self.cluster = self._empty()
 
+    def take_over(self) -> None:
+        """Go on from what another scheduler has stored."""
+        self.store.take_over()
+        self.clock = Clock(max(self.store.latest, self.clock()))
+        self.stuck, self._counts.stuck = 0.0, False
+        self.restore()
+
     def restore(self) -> Cluster:
         """Make the cluster anew as the queue says, and return it."""
         cluster = self._empty()
@@ -107,6 +114,7 @@ class StoredCluster:
         if self.stuck > time.monotonic() and not urgent:
             return False
         try:
+            self.store.check()
             if outbox.has_changes:
                 self.store.save(outbox, self.cluster.usage)
             elif self.stuck:

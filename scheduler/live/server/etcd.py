@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of etcd by its JSON gateway, which any HTTP library can use: gRPC would add 10 MB and a runtime of its own.
+
+Each call is bounded in time. It goes on to the next member if one does not answer, so that it may arrive twice: callers
+make their transactions safe to repeat.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from drom.scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import urllib3
+
+ATTEMPT = 1.0
+"""Seconds for which a member may take before the next one is asked."""
+PAUSE = 0.05
+"""Seconds to wait after every member has failed."""
+LARGEST = 256 << 20
+"""Most bytes of an answer, and of a message of a watch."""
+MOST_MEMBERS = 16
+LONGEST_LOGIN = 1024
+_UNAVAILABLE = {1, 4, 14}
+"""Codes of gRPC after which another member may answer: cancelled, deadline exceeded, unavailable."""
+_NO_TOKEN = 16
+"""The code of gRPC for a token that is missing or no longer valid."""
+_REMEDIES = {
+    "database space exceeded": "compact and defragment it, then run `etcdctl alarm disarm`",
+    "user name is empty": "give a login with --store-login",
+    "invalid user ID or password": "correct the login in the file of --store-login",
+    "permission denied": "let its administrator grant this login the prefix, to read and write",
+    "request is too large": "raise its --max-request-bytes",
+}
+
+
+class StoreError(Exception):
+    """Raised when the store does not do what was asked; the message is a clause with the reason and the remedy."""
+
+
+def read_login(path: Path) -> str:
+    """Return the login in a file, ``NAME:PASSWORD``, which others may not read. Raises SchedulerError."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(LONGEST_LOGIN).strip()
+    except (OSError, UnicodeError) as error:
+        msg = f"the login in {path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}."
+        raise SchedulerError(msg) from error
+    if mode & 0o077:
+        raise SchedulerError(f"others may read the login in {path}: run chmod 600 {path}.")
+    if not re.fullmatch(r"[^:\n]+:[^\n]+", text):
+        raise SchedulerError(f"the login in {path} is not NAME:PASSWORD in one line.")
+    return text
+
+
+class CompactedError(StoreError):
+    """Raised for a watch from a revision that etcd has forgotten."""
+
+
+class _ElsewhereError(StoreError):
+    """Raised when a member cannot answer, and another one might."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """An etcd: its `members` as HOST:PORT, the `prefix` of all keys, and what is needed to connect.
+
+    With the certificate of an authority `ca` connections use TLS; `cert` and `key` are the client's own. `login` is
+    ``NAME:PASSWORD``.
+    """
+
+    members: tuple[str, ...]
+    prefix: str
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    login: str = ""
+
+    def __str__(self) -> str:
+        """Return it as users write it."""
+        return f"etcd://{','.join(self.members)}/{self.prefix}"
+
+
+def parse_store(text: str) -> StoreAddress:
+    """Return the address in ``etcd://HOST:PORT,.../PREFIX``. Raises ValueError with a sentence."""
+    members, _, prefix = text.removeprefix("etcd://").partition("/")
+    found = tuple(members.split(","))
+    good = all(re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):[0-9]{1,5}", one, re.ASCII) for one in found)
+    prefix = prefix.strip("/") or "drom"
+    if not (text.startswith("etcd://") and good and len(found) <= MOST_MEMBERS and _is_prefix(prefix)):
+        msg = f"{text[:80]!r} is not a store: write etcd://HOST:PORT,HOST:PORT,... with /PREFIX after it if need be."
+        raise ValueError(msg)
+    return StoreAddress(found, prefix)
+
+
+def _is_prefix(text: str) -> bool:
+    return bool(re.fullmatch(r"[\w./-]{1,200}", text, re.ASCII))
+
+
+def to_wire(text: str | bytes) -> str:
+    """Return a key or a value as the gateway takes it."""
+    return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
+
+
+def from_wire(text: str) -> bytes:
+    """Return the bytes of a key or a value that the gateway has given."""
+    return base64.b64decode(text)
+
+
+def after_all(prefix: str) -> str:
+    """Return the end of the range of all keys that begin with a prefix, as the gateway takes it."""
+    return to_wire(prefix[:-1] + chr(ord(prefix[-1]) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A key with its value, and the revisions at which it was created and last written."""
+
+    key: str
+    value: bytes
+    created: int
+    modified: int
+
+
+def record_of(pair: dict[str, Any]) -> Record:
+    """Return the record in a key-value pair of an answer."""
+    created, modified = int(pair.get("create_revision", 0)), int(pair.get("mod_revision", 0))
+    return Record(from_wire(pair["key"]).decode(), from_wire(pair.get("value", "")), created, modified)
+
+
+class Etcd:
+    """The members of an etcd. All methods raise StoreError; they may be called by several threads at once."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        try:
+            import urllib3
+        except ImportError as error:
+            msg = "the store needs urllib3: run pip install 'drom[etcd]'."
+            raise SchedulerError(msg) from error
+        self.address = address
+        self.messages = 0
+        """The number of messages sent."""
+        self._library: Any = urllib3
+        self._errors = urllib3.exceptions
+        self._pools = [self._pool(member) for member in address.members]
+        self._turn = 0
+        """The member that answered last."""
+        self._token = ""
+
+    def _pool(self, member: str) -> urllib3.HTTPConnectionPool:
+        host, _, port = member.rpartition(":")
+        files = {"ca_certs": self.address.ca, "cert_file": self.address.cert, "key_file": self.address.key}
+        words = {name: str(path) for name, path in files.items() if path}
+        kind = self._library.HTTPSConnectionPool if words else self._library.HTTPConnectionPool
+        pool: urllib3.HTTPConnectionPool = kind(host, int(port), maxsize=4, **words)
+        return pool
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def call(self, path: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the answer of the first member that gives one within so many seconds."""
+        until, failures = time.monotonic() + seconds, 0
+        why = f"it has not answered for {seconds:g} s"
+        while (left := until - time.monotonic()) > 0:
+            try:
+                with self._ask(path, body, min(left, ATTEMPT)) as answer:
+                    return self._value(answer)
+            except _ElsewhereError as error:  # noqa: PERF203 - the next member is asked
+                why = str(error)
+                failures += 1
+                self._turn += 1
+                if failures % len(self._pools) == 0:
+                    time.sleep(min(PAUSE, left))
+        raise StoreError(why)
+
+    def _ask(self, path: str, body: dict[str, Any], seconds: float) -> urllib3.BaseHTTPResponse:
+        """Send a request to the member whose turn it is, and return the response, whose body has not been read."""
+        number = self._turn % len(self._pools)
+        if self.address.login and not self._token and not path.endswith("/authenticate"):
+            name, _, password = self.address.login.partition(":")
+            with self._ask("/v3/auth/authenticate", {"name": name, "password": password}, seconds) as answer:
+                self._token = self._value(answer)["token"]
+        self.messages += 1
+        try:
+            return self._pools[number].request(
+                "POST",
+                path,
+                body=json.dumps(body),
+                headers={"Authorization": self._token} if self._token else {},
+                timeout=self._library.Timeout(total=seconds),
+                retries=False,
+                preload_content=False,
+            )
+        except (self._errors.HTTPError, OSError) as error:
+            raise _ElsewhereError(self._why(number, error)) from error
+
+    def _value(self, answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+        """Return the JSON object in a response. Raises StoreError if it is an error, or is not of etcd."""
+        try:
+            data = answer.read(LARGEST + 1)
+        except (self._errors.HTTPError, OSError) as error:
+            raise _ElsewhereError(self._why(self._turn % len(self._pools), error)) from error
+        return self._checked(data, answer.status)
+
+    def _checked(self, data: bytes, status: int) -> dict[str, Any]:
+        value: Any = None
+        if len(data) <= LARGEST:
+            try:
+                value = json.loads(data)
+            except ValueError:
+                value = None
+        if not isinstance(value, dict):
+            raise StoreError("what answers there is no etcd, or one that wants TLS: check the address and --store-ca")
+        error = value.get("error")
+        if not error and status == 200:
+            return value
+        about = error if isinstance(error, dict) else value
+        code, text = about.get("code", about.get("grpc_code")), str(about.get("message") or error)[:300]
+        if code == _NO_TOKEN or "invalid auth token" in text:
+            self._token = ""
+            raise _ElsewhereError(text)
+        if code in _UNAVAILABLE:
+            raise _ElsewhereError(text)
+        remedy = next((f": {words}" for part, words in _REMEDIES.items() if part in text), "")
+        raise StoreError(text.removeprefix("etcdserver: ") + remedy)
+
+    def _why(self, number: int, error: Exception) -> str:
+        """Return why a member does not answer."""
+        member, errors = self.address.members[number], self._errors
+        if isinstance(error, errors.SSLError):
+            return f"{member} does not prove to be trusted ({error}): check --store-ca, --store-cert and --store-key"
+        if isinstance(error, errors.TimeoutError) and not isinstance(error, errors.NewConnectionError):
+            return f"{member} does not answer"
+        if isinstance(error, errors.NewConnectionError):
+            return f"nothing listens at {member}"
+        return f"{member} closed the connection"
+
+    # --- keys -----------------------------------------------------------------------------------------------------
+
+    def transact(
+        self, compare: Sequence[dict[str, Any]], then: Sequence[dict[str, Any]], otherwise: str, seconds: float
+    ) -> tuple[bool, int, Record | None]:
+        """Run a transaction; return whether the comparison held, the revision, and otherwise the record of a key."""
+        failure = [{"request_range": {"key": to_wire(otherwise)}}]
+        body = {"compare": list(compare), "success": list(then), "failure": failure}
+        answer = self.call("/v3/kv/txn", body, seconds)
+        held = bool(answer.get("succeeded"))
+        found = [] if held else answer["responses"][0]["response_range"].get("kvs", [])
+        return held, int(answer["header"]["revision"]), record_of(found[0]) if found else None
+
+    def first(self, prefix: str, seconds: float, revision: int = 0) -> Record | None:
+        """Return the first record whose key begins with a prefix; None if there is none."""
+        _, found = next(self.pages(prefix, 1, seconds, revision))
+        return found[0] if found else None
+
+    def pages(self, prefix: str, size: int, seconds: float, revision: int = 0) -> Iterator[tuple[int, list[Record]]]:
+        """Yield the records below a prefix, in pages of `size`, each with the revision at which all of them are read.
+
+        `seconds` is for each page.
+        """
+        start, more = to_wire(prefix), True
+        while more:
+            body = {"key": start, "range_end": after_all(prefix), "limit": size, "revision": revision}
+            answer = self.call("/v3/kv/range", body, seconds)
+            revision = revision or int(answer["header"]["revision"])
+            found = [record_of(pair) for pair in answer.get("kvs", [])]
+            yield revision, found
+            more = bool(answer.get("more")) and bool(found)
+            start = to_wire(found[-1].key + "\0") if found else start
+
+    def watch(
+        self, prefix: str, revision: int, silence: float, opened: Callable[[urllib3.BaseHTTPResponse], object]
+    ) -> Iterator[list[tuple[Record, bool]]]:
+        """Yield changes from a revision on: records, each with whether it was deleted.
+
+        `opened` is called with the response, which another thread may shut down. Raises StoreError if nothing has come
+        for `silence` seconds, as from a member that is cut off from the others.
+        """
+        request = {"key": to_wire(prefix), "range_end": after_all(prefix), "start_revision": revision}
+        try:
+            with self._ask("/v3/watch", {"create_request": request}, silence) as answer:
+                opened(answer)
+                for line in self._lines(answer):
+                    result = self._checked(line, answer.status)["result"]
+                    if result.get("canceled"):
+                        raise CompactedError(str(result.get("cancel_reason", "etcd has ended the watch")))
+                    events = result.get("events", [])
+                    yield [(record_of(one["kv"]), one.get("type") == "DELETE") for one in events]
+        except _ElsewhereError:
+            self._turn += 1
+            raise
+
+    def _lines(self, answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        buffer = bytearray()
+        try:
+            while len(buffer) <= LARGEST and (piece := answer.read1(1 << 20)):
+                buffer += piece
+                while (end := buffer.find(b"\n")) >= 0:
+                    yield bytes(buffer[:end])
+                    del buffer[: end + 1]
+        except (self._errors.HTTPError, OSError) as error:
+            raise _ElsewhereError(self._why(self._turn % len(self._pools), error)) from error
+        raise _ElsewhereError("a member closed the watch")
+
+    def close(self) -> None:
+        """Close all connections that are not in use."""
+        for pool in self._pools:
+            pool.close()
