@@ -23,12 +23,18 @@ from dromlib.mpi import AdaptiveJob
 """
 
 
-def run(folder: Path, mpi: Mpi, program: str, **more: str) -> tuple[str, str]:
-    """Run a program in Python as the only rank; return what it prints, and its sentences on stderr."""
-    mpi.command(folder / "program.py", folder)  # skips where something is missing
+def start(folder: Path, mpi: Mpi, program: str, ranks: int, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in Python to its end, as the only process or launched; skip where something is missing."""
+    mpi.command(folder / "program.py", folder)
     words = [sys.executable, "-c", HEAD + program]
     env = environment(**(mpi.environment(folder) | {"DROM_RUNTIME_DIR": str(folder)} | more))
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+    launch = words if ranks == 1 else mpi.launch(ranks, *words)
+    return subprocess.run(launch, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def run(folder: Path, mpi: Mpi, program: str, ranks: int = 1, **more: str) -> tuple[str, str]:
+    """Run a program that has to succeed; return what it prints, and its sentences on stderr."""
+    done = start(folder, mpi, program, ranks, **more)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -109,3 +115,84 @@ def test_the_compiler_of_another_library_is_named(tmp_path: Path) -> None:
     said, _ = run(tmp_path, openmpi, TRIES, MPICC="mpicc.none")
 
     assert said == "drom_mpi.c is compiled on first use, by mpicc.none: install it, or set CC or MPICC.\n"
+
+
+OBJECTS = """
+import time
+
+def level(work, speed, place):
+    return greedy(work, np.ones_like(speed), place)  # this machine has other things to do
+
+with AdaptiveJob(MPI.COMM_WORLD) as job:
+    cells = job.objects(12, lambda number: [number], strategy=level)
+    before = sorted(cells)
+    for number in cells.measured():
+        until = time.process_time() + (0.05 if number < 4 else 0)
+        while time.process_time() < until:
+            pass
+    moved, heavy = cells.balance(), sum(number < 4 for number in cells)
+    owners = [cells.owner(number) for number in range(12)]
+    right = all(cells[number] == [number] and owners[number] == job.comm.rank for number in cells)
+    for line in job.comm.gather((before, moved > 0, heavy, right, job.comm.allreduce(len(cells)))) or ():
+        print(*line)
+"""
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+def test_objects_with_much_work_are_shared_out(mpi: Mpi, tmp_path: Path) -> None:
+    """Of four objects with work, all at the first two of four ranks, each rank gets one; their content moves too."""
+    out, err = run(tmp_path, mpi, OBJECTS, ranks=4)
+
+    assert out == "".join(f"{list(range(3 * rank, 3 * rank + 3))} True 1 True 12\n" for rank in range(4))
+    assert err == ""
+
+
+STRATEGIES = """
+with AdaptiveJob(MPI.COMM_WORLD) as job:
+    for strategy in (lambda work, speed, place: place + 7, lambda work, speed, place: 1 / 0):
+        cells = job.objects(2, str, strategy=strategy)
+        print(cells, cells.balance(), cells)
+    for call in (
+        lambda: job.objects(0, str),
+        lambda: job.objects(3, str, speed=-1),
+        lambda: cells.owner(2),
+        lambda: greedy([1.0], [1.0], [0, 1]),
+    ):
+        try:
+            call()
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}")
+    print(refine([1.0, 3.0], [1.0, 1.0], [0, 0]).tolist())
+"""
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+def test_a_wrong_strategy_is_named_and_replaced(mpi: Mpi, tmp_path: Path) -> None:
+    """The job runs on with drom's own strategy; wrong descriptions of objects are refused."""
+    out, err = run(tmp_path, mpi, STRATEGIES)
+
+    assert out == (
+        "{0: '0', 1: '1'} 0 {0: '0', 1: '1'}\n" * 2 + REFUSES * 2 + "IndexError: range object index out of range\n"
+        "ValueError: 1 objects, 2 places and 1 ranks: give a place of each object.\n[0, 1]\n"
+    )
+    said = "drom: a strategy has given an object to no rank that will run, so drom_mpi_refine() decides: correct it."
+    assert err.count(said) == 2
+    assert err.count("ZeroDivisionError") == 1
+
+
+BROKEN = """
+with AdaptiveJob(MPI.COMM_WORLD) as job:
+    cells = job.objects(2, str, pack=lambda cell: 1 / 0, strategy=lambda work, speed, place: 1 - place)
+    cells.balance()
+    print("went on")
+"""
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+def test_an_object_that_cannot_be_packed_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
+    """Its rank says why, and no other waits for it."""
+    done = start(tmp_path, mpi, BROKEN, 2)
+
+    assert done.returncode != 0
+    assert "ZeroDivisionError" in done.stderr
+    assert "went on" not in done.stdout

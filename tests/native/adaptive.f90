@@ -9,7 +9,8 @@ program adaptive
     integer :: rank, me, ranks, outcome, code, i, wrong = 0
     logical :: stops = .false.
     character(len=4096) :: argument, stop_file
-    type(c_ptr) :: m, arrays(3)
+    type(c_ptr) :: m, arrays(3), objects
+    integer(c_long) :: object, held(0:9) = -1
     type(drom_mpi_axis) :: one, cyclic, block, given
 
     call get_command_argument(1, argument)
@@ -30,8 +31,12 @@ program adaptive
     arrays(2) = drom_mpi_add_array(m, MPI_DOUBLE_PRECISION, block, cyclic)
     arrays(3) = drom_mpi_add_array(m, MPI_DOUBLE_PRECISION, given, block)
     code = drom_mpi_add_value(m, c_loc(step), 1, MPI_INTEGER8)
+    objects = drom_mpi_add_objects(m, drom_mpi_kind(count=10, pack=c_funloc(give), unpack=c_funloc(take)))
     do i = 1, 3
         call fill(arrays(i))
+    end do
+    do object = 0, 9
+        if (drom_mpi_owner(objects, object) == rank) held(object) = object
     end do
     do while (.not. stops)
         outcome = drom_mpi_point(m)
@@ -40,6 +45,8 @@ program adaptive
             call check(arrays(i))
         end do
         call MPI_Comm_rank(drom_mpi_comm(m), me, code)
+        wrong = wrong + count([(held(object) /= merge(object, -1_c_long, drom_mpi_owner(objects, object) == me), object = 0, 9)])
+        if (mod(step, 100_c_long) == 0) object = drom_mpi_balance(objects)
         call MPI_Comm_size(drom_mpi_comm(m), ranks, code)
         if (me == 0 .and. outcome == drom_mpi_changed) then
             print '(a, i0)', 'changed ', ranks
@@ -65,6 +72,27 @@ contains
         call c_f_pointer(context, indices)
         uneven = indices * part * part / (parts * parts)
     end function
+
+    integer(c_long) function give(context, object, bytes) bind(c)
+        type(c_ptr), value :: context, bytes
+        integer(c_long), value :: object
+        integer(c_long), pointer :: message
+
+        give = c_sizeof(object)
+        if (.not. c_associated(bytes) .or. c_associated(context)) return
+        call c_f_pointer(bytes, message)
+        message = held(object)
+        held(object) = -1
+    end function
+
+    subroutine take(context, object, bytes, length) bind(c)
+        type(c_ptr), value :: context, bytes
+        integer(c_long), value :: object, length
+        integer(c_long), pointer :: message
+
+        call c_f_pointer(bytes, message)
+        if (length == c_sizeof(object) .and. .not. c_associated(context)) held(object) = message
+    end subroutine
 
     ! The own elements of an array: columns are the first dimension.
     function own(a) result(elements)

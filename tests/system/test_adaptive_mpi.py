@@ -30,6 +30,13 @@ FOUR = ("--emulate", "pack:2 core:2", "--grace", "600")
 """An agent that waits for programs on any machine to pass a malleability point."""
 CHANGES = {"adaptive.c": 200, "adaptive.f90": 50, "adaptive.py": 50}
 """The program in each language, and how often its ranks change in a test."""
+EXAMPLES = {
+    "mpi_heat.c --size 64 --steps 1000000": 200,
+    "mpi_particles.c 200 200000": 200,
+    "mpi4py_heat.py --size 64 --steps 40000": 50,
+    "mpi4py_particles.py --particles 100 --steps 4000": 50,
+}
+"""The examples, with work for longer than their ranks change, and how often these do."""
 
 
 @pytest.fixture(params=MPIS, ids=lambda mpi: mpi.name)
@@ -140,14 +147,14 @@ class Example(Adaptive):
         self._start(mpi, programs, *mpi.command(SOURCES / source, folder), *words)
 
 
-@pytest.mark.parametrize("command", ["mpi_heat.c --size 64 --steps 1000000", "mpi4py_heat.py --size 64 --steps 100000"])
-def test_an_example_gives_its_answer_after_two_hundred_changes(
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_an_example_gives_its_answer_after_changes(
     mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, command: str
 ) -> None:
     """An example, alternately on 1 to 4 ranks, ends on one rank with every number right."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
         job = Example(mpi, folder, programs, agent, *command.split())
-        for change in range(200):
+        for change in range(EXAMPLES[command]):
             job.resize((1, 3, 2, 4)[change % 4])
         job.resize(1)
         wait_until(lambda: job.program.process.poll() is not None, job.program.show, 120)

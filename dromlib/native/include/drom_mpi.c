@@ -1,141 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adaptive MPI programs: see drom_mpi.h. Compiled with the program, by the program's MPI compiler.
  *
- * A *map* is a set of ranks of the communicator given to drom_mpi_init(): those that run. At a point the running ranks
- * combine their wishes (who leaves, who is to join) and so all know the same next map. What leads from one map to the next
- * are messages between single ranks, since those that rest take part in nothing collective. */
-#include "drom_mpi.h"
+ * The other drom_mpi_*.c are parts of this file, so that programs compile one.
+ *
+ * At a point the running ranks combine their wishes (who leaves, who is to join) and so all know the same next map. What
+ * leads from one map to the next are messages between single ranks, since those that rest take part in nothing collective. */
+#include "drom_mpi_internal.h"
 
 #include <errno.h>
 #include <mpi.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and with a core again */
-enum { PIECE = 1 << 30 };             /* bytes of a message: MPI counts with int */
-enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_MOVE, TAG_COMM };
-
-/* --- which indices are whose ------------------------------------------------------------------------------------------ */
-
-/* Consecutive indices of one part, and where the first of them stands among the part's own. */
-struct run {
-    long begin, end, own;
-};
-
-static long least(long a, long b)
-{
-    return a < b ? a : b;
-}
-
-/* One part of how many: of an axis, or of the ranks of a map. */
-struct part {
-    int number, of;
-};
-
-static long count_runs(const drom_mpi_axis *axis, struct part part)
-{
-    if (axis->split != DROM_MPI_CYCLIC)
-        return 1;
-    long blocks = (axis->size + axis->block - 1) / axis->block;
-    return (blocks - part.number + part.of - 1) / part.of;
-}
-
-static struct run get_run(const drom_mpi_axis *axis, struct part part, long k)
-{
-    long begin, n = axis->size;
-    switch (axis->split) {
-    case DROM_MPI_BLOCK:
-        return (struct run){n * part.number / part.of, n * (part.number + 1) / part.of, 0};
-    case DROM_MPI_CYCLIC:
-        begin = (k * part.of + part.number) * axis->block;
-        return (struct run){begin, least(begin + axis->block, n), k * axis->block};
-    case DROM_MPI_GIVEN:
-        return (struct run){axis->bound(axis->context, part.number, part.of),
-                            axis->bound(axis->context, part.number + 1, part.of), 0};
-    default:
-        return (struct run){0, n, 0};
-    }
-}
-
-static long count_own(const drom_mpi_axis *axis, struct part part)
-{
-    long runs = count_runs(axis, part);
-    struct run last = runs > 0 ? get_run(axis, part, runs - 1) : (struct run){0, 0, 0};
-    return last.own + last.end - last.begin;
-}
-
-/* Consecutive indices that two parts share: how many, and where they stand among the own ones of each. */
-struct overlap {
-    long length, own[2];
-};
-
-/* A walk over all overlaps of a part of one split with a part of another, ascending (step 1) or descending (step -1). */
-struct walk {
-    const drom_mpi_axis *axis;
-    struct part parts[2];
-    int step;
-    long k[2], runs[2];
-    struct run at[2];
-};
-
-static bool fetch_run(struct walk *w, int side)
-{
-    bool there = w->k[side] >= 0 && w->k[side] < w->runs[side];
-    if (there)
-        w->at[side] = get_run(w->axis, w->parts[side], w->k[side]);
-    return there;
-}
-
-static struct walk begin_walk(const drom_mpi_axis *axis, struct part from, struct part to, int step)
-{
-    struct walk w = {.axis = axis, .parts = {from, to}, .step = step};
-    for (int side = 0; side < 2; side++) {
-        w.runs[side] = count_runs(axis, w.parts[side]);
-        w.k[side] = step > 0 ? 0 : w.runs[side] - 1;
-    }
-    if (!fetch_run(&w, 0) || !fetch_run(&w, 1))
-        w.runs[0] = w.runs[1] = 0;
-    return w;
-}
-
-static bool next_overlap(struct walk *w, struct overlap *o)
-{
-    while (w->k[0] >= 0 && w->k[0] < w->runs[0] && w->k[1] >= 0 && w->k[1] < w->runs[1]) {
-        const struct run *a = &w->at[0], *b = &w->at[1];
-        long begin = a->begin > b->begin ? a->begin : b->begin, end = least(a->end, b->end);
-        *o = (struct overlap){end - begin, {a->own + begin - a->begin, b->own + begin - b->begin}};
-        int side = w->step > 0 ? b->end < a->end : b->begin > a->begin; /* the run that is passed first */
-        w->k[side] += w->step;
-        fetch_run(w, side);
-        if (begin < end)
-            return true;
-    }
-    return false;
-}
-
-static long count_shared(const drom_mpi_axis *axis, struct part from, struct part to)
-{
-    long shared = 0;
-    struct overlap o;
-    for (struct walk w = begin_walk(axis, from, to, 1); next_overlap(&w, &o);)
-        shared += o.length;
-    return shared;
-}
-
-/* --- arrays ----------------------------------------------------------------------------------------------------------- */
-
-struct drom_mpi_array {
-    drom_mpi_array *next;
-    drom_mpi_axis axes[2];
-    size_t bytes; /* of an element */
-    struct part parts[2];
-    bool is_here; /* this rank runs and has a part */
-    char *memory; /* with the halo */
-};
 
 struct value {
     struct value *next;
@@ -143,43 +19,6 @@ struct value {
     int count;
     MPI_Datatype type;
 };
-
-struct drom_mpi {
-    MPI_Comm all, comm;
-    int rank, size, min_ranks, running;
-    int words;                              /* 64-bit words of a map */
-    uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
-    bool leaves, has_changed, has_refused;
-    drom_mpi_array *arrays;
-    struct value *values;
-    drom *handle;
-    drom_grant grant;
-};
-
-/* The parts of an array's axes that rank `number` of a map of `ranks` ranks has. */
-static void find_parts(const drom_mpi_axis axes[2], int number, int ranks, struct part parts[2])
-{
-    int grid[2] = {axes[0].split == DROM_MPI_WHOLE, axes[1].split == DROM_MPI_WHOLE}; /* 0: MPI chooses */
-    MPI_Dims_create(ranks, 2, grid);
-    parts[0] = (struct part){number / grid[1], grid[0]};
-    parts[1] = (struct part){number % grid[1], grid[1]};
-}
-
-static long stride_of(const drom_mpi_array *a, const struct part parts[2])
-{
-    return count_own(&a->axes[1], parts[1]) + 2 * a->axes[1].halo;
-}
-
-/* Where own element (0, 0) stands in the memory. */
-static long origin_of(const drom_mpi_array *a, long stride)
-{
-    return a->axes[0].halo * stride + a->axes[1].halo;
-}
-
-static size_t memory_of(const drom_mpi_array *a, const struct part parts[2])
-{
-    return (size_t)((count_own(&a->axes[0], parts[0]) + 2 * a->axes[0].halo) * stride_of(a, parts)) * a->bytes;
-}
 
 static void *must_have(const drom_mpi *m, void *memory, size_t bytes)
 {
@@ -189,39 +28,6 @@ static void *must_have(const drom_mpi *m, void *memory, size_t bytes)
             bytes);
     MPI_Abort(m->all, 1);
     abort();
-}
-
-enum packing { PACK, UNPACK, SHIFT_DOWN, SHIFT_UP };
-
-/* Copy all elements that part `from` of the old split shares with part `to` of the new one: to a message, from a message, or
- * within the memory. There each keeps its order, so that those which move down are moved first to last, and those which
- * move up last to first, and none is overwritten before it is moved. */
-static void copy_shared(const drom_mpi_array *a, const struct part from[2], const struct part to[2], enum packing how,
-                        char *message)
-{
-    long stride[2] = {stride_of(a, from), stride_of(a, to)};
-    long origin[2] = {origin_of(a, stride[0]), origin_of(a, stride[1])};
-    int step = how == SHIFT_UP ? -1 : 1;
-    struct overlap row, column;
-    for (struct walk rows = begin_walk(&a->axes[0], from[0], to[0], step); next_overlap(&rows, &row);)
-        for (long i = step > 0 ? 0 : row.length - 1; i >= 0 && i < row.length; i += step)
-            for (struct walk columns = begin_walk(&a->axes[1], from[1], to[1], step); next_overlap(&columns, &column);) {
-                size_t old = (size_t)(origin[0] + (row.own[0] + i) * stride[0] + column.own[0]) * a->bytes;
-                size_t new = (size_t)(origin[1] + (row.own[1] + i) * stride[1] + column.own[1]) * a->bytes;
-                size_t length = (size_t)column.length * a->bytes;
-                if (how == PACK)
-                    memcpy(message, a->memory + old, length);
-                else if (how == UNPACK)
-                    memcpy(a->memory + new, message, length);
-                else if (how == SHIFT_DOWN ? new < old : new > old)
-                    memmove(a->memory + new, a->memory + old, length);
-                message += message ? length : 0;
-            }
-}
-
-static size_t bytes_shared(const drom_mpi_array *a, const struct part from[2], const struct part to[2])
-{
-    return (size_t)(count_shared(&a->axes[0], from[0], to[0]) * count_shared(&a->axes[1], from[1], to[1])) * a->bytes;
 }
 
 /* --- maps ------------------------------------------------------------------------------------------------------------- */
@@ -244,37 +50,6 @@ static int first_of(const drom_mpi *m, const uint64_t *map)
     return rank;
 }
 
-/* --- moving data ------------------------------------------------------------------------------------------------------ */
-
-/* Messages under way with the other side of a move, all of them in one piece of memory. */
-struct traffic {
-    char *bytes;
-    MPI_Request *requests;
-    int count;
-};
-
-static size_t count_messages(size_t bytes)
-{
-    return (bytes + PIECE - 1) / PIECE;
-}
-
-static void start_messages(const drom_mpi *m, struct traffic *t, char *at, size_t bytes, int rank, bool sends)
-{
-    for (size_t done = 0; done < bytes; done += PIECE) {
-        int length = (int)(bytes - done < PIECE ? bytes - done : PIECE);
-        MPI_Request *request = &t->requests[t->count++];
-        if (sends)
-            MPI_Isend(at + done, length, MPI_BYTE, rank, TAG_MOVE, m->all, request);
-        else
-            MPI_Irecv(at + done, length, MPI_BYTE, rank, TAG_MOVE, m->all, request);
-    }
-}
-
-/* One side of a move: the ranks of a map, ascending, for the caller to free, and the number of this rank among them, or -1. */
-struct side {
-    int *ranks, count, me;
-};
-
 static struct side side_of(const drom_mpi *m, const uint64_t *map)
 {
     struct side s = {must_have(m, malloc((size_t)m->size * sizeof *s.ranks), 1), 0, -1};
@@ -286,94 +61,6 @@ static struct side side_of(const drom_mpi *m, const uint64_t *map)
         s.ranks[s.count++] = rank;
     }
     return s;
-}
-
-/* Start all messages of this rank with the other side: of its old part to the new owners, or of its new part from the old. */
-static struct traffic exchange(const drom_mpi *m, const drom_mpi_array *a, const struct part mine[2], const struct side *others,
-                               bool sends)
-{
-    struct traffic t = {NULL, NULL, 0};
-    size_t *bytes = must_have(m, calloc((size_t)others->count, sizeof *bytes), 1), all = 0, messages = 0;
-    struct part theirs[2];
-    for (int i = 0; i < others->count; i++) {
-        if (others->ranks[i] == m->rank)
-            continue;
-        find_parts(a->axes, i, others->count, theirs);
-        bytes[i] = sends ? bytes_shared(a, mine, theirs) : bytes_shared(a, theirs, mine);
-        all += bytes[i];
-        messages += count_messages(bytes[i]);
-    }
-    t.bytes = must_have(m, malloc(all), all);
-    t.requests = must_have(m, malloc(messages * sizeof *t.requests), messages);
-    char *at = t.bytes;
-    for (int i = 0; i < others->count; at += bytes[i++]) {
-        if (bytes[i] == 0)
-            continue;
-        find_parts(a->axes, i, others->count, theirs);
-        if (sends)
-            copy_shared(a, mine, theirs, PACK, at);
-        start_messages(m, &t, at, bytes[i], others->ranks[i], sends);
-    }
-    free(bytes);
-    return t;
-}
-
-static void finish_traffic(struct traffic *t)
-{
-    for (int i = 0; i < t->count; i++)
-        MPI_Wait(&t->requests[i], MPI_STATUS_IGNORE);
-    free(t->requests);
-}
-
-static void unpack(const drom_mpi *m, const drom_mpi_array *a, const struct part mine[2], const struct side *old, char *at)
-{
-    struct part theirs[2];
-    for (int i = 0; i < old->count; i++) {
-        if (old->ranks[i] == m->rank)
-            continue;
-        find_parts(a->axes, i, old->count, theirs);
-        copy_shared(a, theirs, mine, UNPACK, at);
-        at += bytes_shared(a, theirs, mine);
-    }
-}
-
-/* Besides the part itself this takes the memory of what is sent and received. */
-static void move_array(const drom_mpi *m, drom_mpi_array *a, const struct side *old, const struct side *new)
-{
-    struct part before[2], after[2];
-    struct traffic out = {NULL, NULL, 0}, in = {NULL, NULL, 0};
-    size_t had = 0, has = 0;
-    if (old->me >= 0) {
-        find_parts(a->axes, old->me, old->count, before);
-        had = memory_of(a, before);
-        out = exchange(m, a, before, new, true);
-    }
-    if (new->me >= 0) {
-        find_parts(a->axes, new->me, new->count, after);
-        has = memory_of(a, after);
-        in = exchange(m, a, after, old, false);
-        if (has > had)
-            a->memory = must_have(m, realloc(a->memory, has), has);
-    }
-    if (old->me >= 0 && new->me >= 0) {
-        copy_shared(a, before, after, SHIFT_DOWN, NULL);
-        copy_shared(a, before, after, SHIFT_UP, NULL);
-    }
-    finish_traffic(&in);
-    if (new->me >= 0)
-        unpack(m, a, after, old, in.bytes);
-    free(in.bytes);
-    finish_traffic(&out);
-    free(out.bytes);
-    a->is_here = new->me >= 0;
-    if (!a->is_here) {
-        free(a->memory);
-        a->memory = NULL;
-        return;
-    }
-    if (has < had)
-        a->memory = must_have(m, realloc(a->memory, has), has);
-    memcpy(a->parts, after, sizeof after);
 }
 
 /* --- from one map to the next ----------------------------------------------------------------------------------------- */
@@ -410,8 +97,8 @@ static void change(drom_mpi *m)
     struct side old = side_of(m, m->map), new = side_of(m, m->next);
     if (old.me == 0)
         invite(m, &new);
-    for (drom_mpi_array *a = m->arrays; a; a = a->next)
-        move_array(m, a, &old, &new);
+    move_arrays(m, &old, &new);
+    move_objects(m, &old, &new);
     make_comm(m, &new);
     memcpy(m->map, m->next, (size_t)m->words * sizeof *m->map);
     m->running = new.count;
@@ -496,7 +183,6 @@ static int rest(drom_mpi *m)
     }
 }
 
-/* Say a sentence once, from the first of the running ranks. */
 static void say(const drom_mpi *m, const char *sentence)
 {
     if (first_of(m, m->map) == m->rank)
@@ -557,7 +243,6 @@ static drom_mpi *make(MPI_Comm comm, int min_ranks)
     return m;
 }
 
-/* Whether something is right on all ranks. */
 static bool all_agree(MPI_Comm comm, bool mine)
 {
     int all = mine;
@@ -590,82 +275,6 @@ drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks)
     return m;
 }
 
-/* Whether all numbers of ranks up to `most` have parts that follow on each other. */
-static bool is_axis(const drom_mpi_axis *axis, int most)
-{
-    bool is_right = axis->size >= 0 && axis->size <= INT64_C(1) << 40 && axis->halo >= 0 && axis->halo <= INT64_C(1) << 20 &&
-                    axis->split >= DROM_MPI_WHOLE && axis->split <= DROM_MPI_GIVEN &&
-                    (axis->split != DROM_MPI_CYCLIC || axis->block >= 1) && (axis->split != DROM_MPI_GIVEN || axis->bound);
-    for (int parts = 1; is_right && axis->split == DROM_MPI_GIVEN && parts <= most; parts++) {
-        is_right = axis->bound(axis->context, 0, parts) == 0 && axis->bound(axis->context, parts, parts) == axis->size;
-        for (int part = 0; is_right && part < parts; part++)
-            is_right = axis->bound(axis->context, part, parts) <= axis->bound(axis->context, part + 1, parts);
-    }
-    return is_right;
-}
-
-static bool is_same_everywhere(const drom_mpi *m, const drom_mpi_array *a)
-{
-    long about[2][9] = {{(long)a->bytes}};
-    for (int axis = 0; axis < 2; axis++) {
-        const drom_mpi_axis *one = &a->axes[axis];
-        memcpy(&about[0][1 + 4 * axis], (long[]){one->size, one->split, one->block, one->halo}, 4 * sizeof(long));
-    }
-    for (int i = 0; i < 9; i++)
-        about[1][i] = -about[0][i];
-    MPI_Allreduce(MPI_IN_PLACE, about, 18, MPI_LONG, MPI_MAX, m->comm);
-    bool is_same = true;
-    for (int i = 0; i < 9; i++)
-        is_same &= about[0][i] == -about[1][i];
-    return is_same;
-}
-
-/* Return what is wrong with an array, NULL if nothing is; collective. */
-static const char *fault_of(const drom_mpi *m, drom_mpi_array *a, MPI_Aint low)
-{
-    const drom_mpi_axis *rows = &a->axes[0], *columns = &a->axes[1];
-    long elements, bytes;
-    if (!all_agree(m->comm, is_axis(rows, m->size) && is_axis(columns, m->size)))
-        return "an axis of an array has sizes or bounds that no split can have: see drom_mpi_axis in drom_mpi.h.";
-    if (!is_same_everywhere(m, a))
-        return "an array is described differently by different ranks: describe it with the same numbers on all.";
-    if (rows->split == DROM_MPI_WHOLE && columns->split == DROM_MPI_WHOLE)
-        return "an array is split along neither axis: describe it with drom_mpi_add_value().";
-    if (low != 0 || __builtin_mul_overflow(rows->size + 2 * rows->halo, columns->size + 2 * columns->halo, &elements) ||
-        __builtin_mul_overflow(elements, (long)a->bytes, &bytes))
-        return "an array is too large, or its elements do not begin at their address: choose another type or size.";
-    find_parts(a->axes, m->rank, m->size, a->parts);
-    a->memory = calloc(memory_of(a, a->parts) + 1, 1);
-    if (!all_agree(m->comm, a->memory != NULL))
-        return "there is no memory for an array: use more nodes.";
-    return NULL;
-}
-
-drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns)
-{
-    MPI_Aint low, extent;
-    MPI_Type_get_extent(type, &low, &extent);
-    drom_mpi_array *a = calloc(1, sizeof *a);
-    const char *fault = "arrays are described before the first change of ranks: do that right after drom_mpi_init().";
-    if (!m->has_changed && !all_agree(m->comm, a != NULL))
-        fault = "there is no memory for an array: use more nodes.";
-    else if (!m->has_changed) {
-        *a = (drom_mpi_array){.axes = {rows, columns}, .bytes = (size_t)extent, .is_here = true};
-        fault = fault_of(m, a, low);
-    }
-    if (fault) {
-        say(m, fault);
-        if (a)
-            free(a->memory);
-        free(a);
-        return NULL;
-    }
-    drom_mpi_array **last = &m->arrays;
-    while (*last)
-        last = &(*last)->next;
-    return *last = a;
-}
-
 int drom_mpi_add_value(drom_mpi *m, void *value, int count, MPI_Datatype type)
 {
     if (m->has_changed) {
@@ -687,34 +296,6 @@ MPI_Comm drom_mpi_comm(const drom_mpi *m)
     return m->comm;
 }
 
-void *drom_mpi_data(const drom_mpi_array *a)
-{
-    return a->is_here ? a->memory + (size_t)origin_of(a, stride_of(a, a->parts)) * a->bytes : NULL;
-}
-
-void *drom_mpi_memory(const drom_mpi_array *a)
-{
-    return a->is_here ? a->memory : NULL;
-}
-
-long drom_mpi_stride(const drom_mpi_array *a)
-{
-    return stride_of(a, a->parts);
-}
-
-long drom_mpi_count(const drom_mpi_array *a, int axis)
-{
-    return a->is_here ? count_own(&a->axes[axis], a->parts[axis]) : 0;
-}
-
-long drom_mpi_index(const drom_mpi_array *a, int axis, long own)
-{
-    const drom_mpi_axis *one = &a->axes[axis];
-    if (one->split != DROM_MPI_CYCLIC)
-        return get_run(one, a->parts[axis], 0).begin + own;
-    return get_run(one, a->parts[axis], own / one->block).begin + own % one->block;
-}
-
 static void end_rests(const drom_mpi *m)
 {
     for (int rank = 0; rank < m->size; rank++)
@@ -734,11 +315,8 @@ void drom_mpi_finalize(drom_mpi *m)
         receive_ready(m, status.MPI_SOURCE);
     MPI_Comm_free(&m->all);
     drom_detach(m->handle);
-    for (drom_mpi_array *a = m->arrays, *next; a; a = next) {
-        next = a->next;
-        free(a->memory);
-        free(a);
-    }
+    free_arrays(m);
+    free_objects(m);
     for (struct value *v = m->values, *next; v; v = next) {
         next = v->next;
         free(v);
@@ -768,3 +346,7 @@ MPI_Fint drom_mpi_comm_f(const drom_mpi *m)
 {
     return MPI_Comm_c2f(m->comm);
 }
+
+#include "drom_mpi_arrays.c"
+#include "drom_mpi_balance.c"
+#include "drom_mpi_objects.c"

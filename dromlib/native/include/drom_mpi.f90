@@ -27,6 +27,15 @@ module drom_mpi
         type(c_ptr) :: context = c_null_ptr
     end type
 
+    ! pack and unpack are procedures as in drom_mpi.h, strategy one as in drom_mpi_balance.h.
+    type, bind(c) :: drom_mpi_kind
+        integer(c_long) :: count
+        type(c_funptr) :: pack, unpack
+        type(c_ptr) :: context = c_null_ptr
+        type(c_funptr) :: strategy = c_null_funptr
+        real(c_double) :: speed = 0
+    end type
+
     interface
         type(c_ptr) function drom_mpi_init(comm, min_ranks) bind(c, name="drom_mpi_init_f")
             import :: c_int, c_ptr
@@ -44,6 +53,29 @@ module drom_mpi
             import :: c_int, c_ptr
             type(c_ptr), value :: m, value
             integer(c_int), value :: count, type
+        end function
+
+        type(c_ptr) function drom_mpi_add_objects(m, kind) bind(c)
+            import :: c_ptr, drom_mpi_kind
+            type(c_ptr), value :: m
+            type(drom_mpi_kind), value :: kind
+        end function
+
+        integer(c_long) function drom_mpi_next(o, object) bind(c)
+            import :: c_long, c_ptr
+            type(c_ptr), value :: o
+            integer(c_long), value :: object
+        end function
+
+        integer(c_int) function drom_mpi_owner(o, object) bind(c)
+            import :: c_int, c_long, c_ptr
+            type(c_ptr), value :: o
+            integer(c_long), value :: object
+        end function
+
+        integer(c_long) function drom_mpi_balance(o) bind(c)
+            import :: c_long, c_ptr
+            type(c_ptr), value :: o
         end function
 
         integer(c_int) function drom_mpi_point(m) bind(c)

@@ -29,6 +29,7 @@
 #include <mpi.h>
 
 #include "drom.h"
+#include "drom_mpi_balance.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,6 +37,7 @@ extern "C" {
 
 typedef struct drom_mpi drom_mpi;
 typedef struct drom_mpi_array drom_mpi_array;
+typedef struct drom_mpi_objects drom_mpi_objects;
 
 /* How the indices of one axis of an array are split among parts: of ranks that run, or of rows or columns of these. */
 enum drom_mpi_split {
@@ -55,6 +57,17 @@ typedef struct drom_mpi_axis {
     long (*bound)(void *context, int part, int parts);
     void *context;
 } drom_mpi_axis;
+
+/* Pieces of a program's data and work, more of them than ranks, numbered from 0; and how they go from one rank to another. */
+typedef struct drom_mpi_kind {
+    long count; /* objects of all ranks, from 1 to 2^20 */
+    /* Return how many bytes an object has as a message; unless `bytes` is NULL, write them, and free the object here. */
+    long (*pack)(void *context, long object, void *bytes);
+    void (*unpack)(void *context, long object, const void *bytes, long length); /* make the object here */
+    void *context;
+    drom_mpi_strategy *strategy; /* decides where objects go; NULL: drom_mpi_refine(). See drom_mpi_balance.h */
+    double speed;                /* of this rank's cores beside the others', for the same work; 0: 1 */
+} drom_mpi_kind;
 
 /* What a malleability point has done. */
 enum drom_mpi_outcome {
@@ -88,6 +101,26 @@ drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis
  *
  * Returns 0, or -EINVAL with a sentence if ranks have changed already, or -ENOMEM. */
 int drom_mpi_add_value(drom_mpi *m, void *value, int count, MPI_Datatype type);
+
+/* Describe objects; collective, and before the first change of ranks. Rank r of R has those from count * r / R on, and makes
+ * them. When ranks leave or return a strategy decides where each object goes, from the CPU time that was measured of each
+ * and from the speed that was measured of each rank, which counts what else its cores do. Objects move one after the other.
+ *
+ * Returns objects that drom_mpi_finalize() frees, or NULL with a sentence. */
+drom_mpi_objects *drom_mpi_add_objects(drom_mpi *m, drom_mpi_kind kind);
+
+/* Return the next of this rank's objects after `object`, the first one after -1; -1 after the last one. What the program does
+ * until the next call is measured as work of that object. */
+long drom_mpi_next(drom_mpi_objects *o, long object);
+
+/* Return the rank in drom_mpi_comm() that has an object. */
+int drom_mpi_owner(const drom_mpi_objects *o, long object);
+
+/* Move objects so that the running ranks need about the same time for theirs; collective over these. Call it now and then
+ * where the work of objects changes.
+ *
+ * Returns how many objects have moved. */
+long drom_mpi_balance(drom_mpi_objects *o);
 
 /* A malleability point, collective over the running ranks: call it where all of them have nothing under way.
  *

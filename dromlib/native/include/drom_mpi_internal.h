@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* drom_mpi_internal.h - what the files of drom_mpi.h share; not for programs.
+ *
+ * A *map* is a set of ranks of the communicator given to drom_mpi_init(): those that run. */
+#ifndef DROM_MPI_INTERNAL_H
+#define DROM_MPI_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "drom_mpi.h"
+
+/* The tags of messages on the communicator of all ranks. */
+enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM };
+
+struct value;
+
+struct drom_mpi {
+    MPI_Comm all, comm;
+    int rank, size, min_ranks, running;
+    int words;                                /* 64-bit words of a map */
+    uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
+    bool leaves, has_changed, has_refused;
+    drom_mpi_array *arrays;
+    drom_mpi_objects *objects;
+    struct value *values;
+    drom *handle;
+    drom_grant grant;
+};
+
+/* One side of a move: the ranks of a map, ascending, for the caller to free, and the number of this rank among them, or -1. */
+struct side {
+    int *ranks, count, me;
+};
+
+static struct side side_of(const drom_mpi *m, const uint64_t *map);
+
+/* Return `memory`; without it, if `bytes` are needed, end the job with a sentence. */
+static void *must_have(const drom_mpi *m, void *memory, size_t bytes);
+
+/* Say a sentence once, from the first of the running ranks. */
+static void say(const drom_mpi *m, const char *sentence);
+
+/* Return whether something is right on all ranks; collective. */
+static bool all_agree(MPI_Comm comm, bool mine);
+
+/* Most bytes of a message: MPI counts with int. */
+enum { PIECE = 1 << 30 };
+
+/* Return the bytes of the next message, of as many as are left. */
+static int piece(size_t left)
+{
+    return (int)(left < PIECE ? left : PIECE);
+}
+
+/* Move all that is described from its ranks of the old map to those of the new one, on every rank of either. */
+static void move_arrays(const drom_mpi *m, const struct side *old, const struct side *new);
+static void move_objects(const drom_mpi *m, const struct side *old, const struct side *new);
+
+static void free_arrays(drom_mpi *m);
+static void free_objects(drom_mpi *m);
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mpi_particles.c - particles that drift around a ring of cells, which are objects of the MPI ranks that run: most work is
+ * where most particles are, and a balancer moves cells between ranks.
+ *
+ *     mpicc -O2 mpi_particles.c $(drom flags --mpi) -o mpi_particles
+ *     mpirun -n 4 --bind-to none drom run -- ./mpi_particles [PARTICLES [STEPS]]
+ *
+ * All begin in an eighth of the ring and keep their velocities, so that their places are known at any time. Exit 0: right.
+ */
+#include <drom_mpi.h> /* malleable */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 1 << 16, CELLS = 64, WIDTH = 1 << 16, RING = CELLS * WIDTH, REACH = 16, BALANCE = 20 };
+typedef struct { long number, place; } particle;
+typedef struct { long count; particle at[MOST]; } list; /* in memory only as far as it is used */
+static list cells[CELLS], leavers, arrivals;
+static drom_mpi_objects *objects; /* malleable */
+
+static long pack(void *context, long cell, void *bytes) /* malleable */
+{
+    list *c = (list *)context + cell; /* malleable */
+    size_t length = sizeof c->count + (size_t)c->count * sizeof *c->at; /* malleable */
+    if (bytes) memcpy(bytes, c, length), c->count = 0; /* malleable */
+    return (long)length; /* malleable */
+}
+static void unpack(void *context, long cell, const void *bytes, long length) /* malleable */
+{
+    memcpy((list *)context + cell, bytes, (size_t)length); /* malleable */
+}
+
+static void put(list *to, particle p) { to->at[to->count++] = p; }
+static long start(long number) { return number * 7919 % (RING / 8); }
+static long velocity(long number) { return 500 + number % 7; }
+
+/* Return how many pairs of a cell are close, and move its particles. */
+static long step(list *c)
+{
+    long close = 0;
+    for (particle *p = c->at + c->count - 1; p >= c->at; p--) {
+        for (particle *q = c->at; q < p; q++)
+            close += labs(p->place - q->place) < REACH;
+        p->place = (p->place + velocity(p->number)) % RING;
+        if (p->place / WIDTH != c - cells)
+            put(&leavers, *p), *p = c->at[--c->count];
+    }
+    return close;
+}
+
+/* Show all ranks the particles that have left their cells; each takes those that are now in its own. */
+static void exchange(MPI_Comm comm)
+{
+    int me, ranks, mine = (int)leavers.count * (int)sizeof(particle), all = 0;
+    MPI_Comm_rank(comm, &me);
+    MPI_Comm_size(comm, &ranks);
+    int bytes[ranks], from[ranks];
+    MPI_Allgather(&mine, 1, MPI_INT, bytes, 1, MPI_INT, comm);
+    for (int i = 0; i < ranks; all += bytes[i++]) from[i] = all;
+    MPI_Allgatherv(leavers.at, mine, MPI_BYTE, arrivals.at, bytes, from, MPI_BYTE, comm);
+    for (particle *p = arrivals.at; p < arrivals.at + all / (int)sizeof *p; p++)
+        if (drom_mpi_owner(objects, p->place / WIDTH) == me) /* malleable */
+            put(&cells[p->place / WIDTH], *p);
+    leavers.count = 0;
+}
+
+int main(int argc, char **argv)
+{
+    long n = argc > 1 ? atol(argv[1]) : 8000, steps = argc > 2 ? atol(argv[2]) : 1000, t = 0, sums[3] = {0, 0, 0};
+    int rank;
+    if (n < 1 || n > MOST || steps < 1)
+        return fputs("mpi_particles: PARTICLES is a number from 1 to 65536, STEPS one from 1.\n", stderr), 2;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    drom_mpi *m = drom_mpi_init(MPI_COMM_WORLD, 1); /* malleable */
+    objects = m ? drom_mpi_add_objects(m, (drom_mpi_kind){CELLS, pack, unpack, .context = cells}) : NULL; /* malleable */
+    if (!objects) MPI_Abort(MPI_COMM_WORLD, 1); /* there is no memory */
+    drom_mpi_add_value(m, &t, 1, MPI_LONG); /* malleable */
+    for (long i = 0; i < n; i++)
+        if (drom_mpi_owner(objects, start(i) / WIDTH) == rank) /* malleable */
+            put(&cells[start(i) / WIDTH], (particle){i, start(i)});
+    for (; t < steps && drom_mpi_point(m) != DROM_MPI_OVER; t++) { /* malleable */
+        if (t % BALANCE == 0)
+            drom_mpi_balance(objects); /* malleable */
+        for (long cell = -1; (cell = drom_mpi_next(objects, cell)) >= 0;) /* malleable */
+            sums[0] += step(&cells[cell]);
+        exchange(drom_mpi_comm(m)); /* malleable */
+    }
+    drom_mpi_finalize(m); /* malleable */
+    for (list *c = cells; c < cells + CELLS; sums[1] += c++->count)
+        for (particle *p = c->at; p < c->at + c->count; p++)
+            sums[2] += p->place != (start(p->number) + steps * velocity(p->number)) % RING;
+    MPI_Allreduce(MPI_IN_PLACE, sums, 3, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+    int right = sums[1] == n && sums[2] == 0; /* after the number of close pairs */
+    if (rank == 0)
+        printf("mpi_particles: %ld particles, %ld steps, %ld close %s\n", n, steps, sums[0], right ? "ok" : "WRONG");
+    MPI_Finalize();
+    return !right;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* decisions - what drom_mpi_objects.c makes of measurements, without ranks: prints the speeds that it estimates. */
+#include "drom_mpi.c"
+
+int main(void)
+{
+    double described[] = {1, 1, 2, 4}, rates[] = {0.5, 0, 1.6}, speeds[3], work[] = {0, 6, 0, 2}, none[] = {0, 0};
+    int before[] = {0, 1, 2}, after[] = {0, 1, 3};
+    struct side old = {before, 3, 0}, new = {after, 3, 0};
+    drom_mpi_objects o = {.speed = described};
+    estimate_speeds(&o, &old, &new, rates, speeds);
+    printf("%g %g %g\n", speeds[0], speeds[1], speeds[2]);
+    estimate_speeds(&o, &old, &new, (double[]){0, 0, 0}, speeds);
+    printf("%g %g %g\n", speeds[0], speeds[1], speeds[2]);
+    fill_gaps(work, 4);
+    fill_gaps(none, 2);
+    printf("%g %g %g %g, %g %g\n", work[0], work[1], work[2], work[3], none[0], none[1]);
+    return 0;
+}
