@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +132,7 @@ def _or_abort(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*arguments)
         except BaseException:  # noqa: BLE001 - the job ends
-            traceback.print_exc()
+            sys.stderr.write(traceback.format_exc())  # at once: MPICH forwards nothing after the abort
             MPI.COMM_WORLD.Abort(1)
 
     return call
