@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from drom.agent.ipc import cpu_locks
 from drom.agent.system import python_command
@@ -37,6 +37,8 @@ class AgentProcess:
     that it inherits. Raises OSError if the command or the log cannot be opened.
     """
 
+    popen: ClassVar[type[subprocess.Popen[bytes]]] = subprocess.Popen
+
     def __init__(
         self,
         command: Sequence[str],
@@ -51,7 +53,7 @@ class AgentProcess:
         with log_file.open("ab") as log:
             self.log_from = log.tell()
             """Offset in the log at which the output of this process begins."""
-            self.process = subprocess.Popen(
+            self.process = self.popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -16,6 +16,7 @@ import typer
 
 from drom import app
 from drom.help import HEADINGS
+from tests.support.commands import run_forked
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ ORDERS = (
     ["attach", "9", "--job", "a", "--cpus", "2", "--min", "1", "--class", "rigid", "--mem", "1G"],
     ["release", "a", "--json"],
 )
+CLUSTER_ORDERS = (
+    ["submit", "--", "true"],
+    ["queue"],
+    ["history"],
+    ["job", "1"],
+    ["update", "1", "--time", "5"],
+    ["cancel", "1"],
+    ["hold", "1"],
+    ["nodes"],
+    ["drain", "n1"],
+)
 GO_ON = {"agent", "scheduler", "run"}
 TOLD_IN_A_SENTENCE = {
     *("keys make", "keys trust"),
@@ -62,7 +74,12 @@ KEYS = {
 
 
 def drom(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
+    """Run the command in a fork of this process."""
+    return run_forked(*arguments, folder=ROOT, env=os.environ)
+
+
+def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a new Python, which imports for itself what the command needs."""
     command = [sys.executable, "-m", "drom", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -131,10 +148,22 @@ def test_what_help_says_of_a_command_is_whole(group: list[str], monkeypatch: pyt
 @pytest.mark.parametrize("arguments", ORDERS)
 def test_without_an_agent_one_sentence_says_so(arguments: list[str], tmp_path: Path) -> None:
     """Exit 1, nothing on stdout, and how to start an agent on stderr."""
-    done = drom(*arguments, "--runtime-dir", str(tmp_path))
+    done = started(*arguments, "--runtime-dir", str(tmp_path))
 
     start = f"start one with: drom agent --runtime-dir {tmp_path}"
     assert sentence(done) == f"drom: no agent answers in {tmp_path}: {start}"
+
+
+@pytest.mark.parametrize("arguments", CLUSTER_ORDERS)
+def test_without_a_scheduler_one_sentence_says_so(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 1, nothing on stdout, and how to start a scheduler on stderr."""
+    monkeypatch.setenv("DROM_QUEUE", str(tmp_path))
+    done = started(*arguments)
+
+    start = f"start one with: drom scheduler --state {tmp_path}"
+    assert sentence(done) == f"drom: no scheduler answers in {tmp_path}: {start}"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +190,7 @@ def test_what_cannot_be_done_exits_with_one(arguments: list[str], text: str) -> 
 
 def test_a_machine_as_json() -> None:
     """One value with exactly the documented keys."""
-    done = drom("topology", "--emulate", "pack:2 core:1 pu:2", "--json")
+    done = started("topology", "--emulate", "pack:2 core:1 pu:2", "--json")
 
     value = json.loads(done.stdout)
     assert (done.returncode, done.stderr, value.keys(), value["schema_version"]) == (0, "", KEYS, 1)
@@ -223,7 +252,7 @@ def test_every_command_has_help(command: list[str]) -> None:
 
 def test_says_its_version() -> None:
     """`drom --version` is what the installed distribution is."""
-    done = drom("--version")
+    done = started("--version")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, f"drom {metadata.version('drom')}\n", "")
 
@@ -234,7 +263,7 @@ def test_a_configuration_is_checked_and_shown(tmp_path: Path) -> None:
     file.write_text("# short\ngrace = 2\n", encoding="utf-8")
     assert drom("config", "check", str(file)).stdout == "ok\n"
 
-    done = drom("config", "show", "--config", str(file), "--capacity", "7", "--json")
+    done = started("config", "show", "--config", str(file), "--capacity", "7", "--json")
     rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(done.stdout)["options"]}
     assert (rows["grace"], rows["capacity"]) == ((2.0, f"{file}:2"), (7, "flag --capacity"))
     assert rows["sharing_factor"] == (0.5, "default")
@@ -297,7 +326,7 @@ def test_a_file_without_an_event_is_told(tmp_path: Path) -> None:
     """What is something else is no history; an agent to which nothing has happened yet has an empty one."""
     file = tmp_path / "other"
     file.write_bytes(bytes(range(256)) * 40)
-    wrong = drom("events", "--file", str(file))
+    wrong = started("events", "--file", str(file))
     assert sentence(wrong) == f"drom: there is no event in {file}: name an agent's file of events with --file."
 
     file.write_bytes(b"")

@@ -27,6 +27,8 @@ from drom.agent.testbed.agent_process import AgentProcess, clean_environment
 
 from dromlib import native
 from tests.support import checker
+from tests.support.commands import run_forked
+from tests.support.forks import Fork
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -400,9 +402,7 @@ def assert_clean(runtime_dir: Path) -> None:
 
 def drom(*words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run a `drom` command to its end."""
-    command = [sys.executable, "-m", "drom", *map(str, words)]
-    env = environment(NUMBA_DISABLE_JIT="1", **extra)
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=env)
+    return run_forked(*map(str, words), env=environment(NUMBA_DISABLE_JIT="1", **extra))
 
 
 def _parse_options(words: list[str], environ: dict[str, str]) -> tuple[Options, Sources]:
@@ -410,6 +410,12 @@ def _parse_options(words: list[str], environ: dict[str, str]) -> tuple[Options, 
     context = typer.main.get_group(commands.agent_app).commands["agent"].make_context("agent", words)
     sources = commands._sources(context.params)
     return config.options_of(sources.load(environ)), sources
+
+
+class ForkedAgent(AgentProcess):
+    """An agent in a fork of this process."""
+
+    popen = Fork
 
 
 def launch_agent(
@@ -422,6 +428,7 @@ def launch_agent(
     log_file: Path | None = None,
     within: Sequence[str] = (),
     served: Options | None = None,
+    forked: bool = True,
 ) -> Agent:
     """Start an agent and return it, once it is ready unless told otherwise.
 
@@ -429,7 +436,8 @@ def launch_agent(
     which gives the same answers and starts without numba, unless `compiled`. `limit` is the number of descriptors it
     may open. It runs `within` a command that is given its own. Where all options are `served` at once, the command line
     that would check them is left out. An agent that is to become ready as it is gets what the command line makes of
-    `options` in this process, which saves starting Python twice; any other is started by `drom agent`.
+    `options` in this process, which saves starting Python twice; any other is started by `drom agent`. Unless it is to
+    be `compiled`, or not `forked`, it is a fork of this process, whose command line is cut to the length of ours.
     """
     log_file = log_file or runtime_dir.with_name(runtime_dir.name + ".log")
     claims_dir = claims_dir or runtime_dir.with_name(runtime_dir.name + ".claims")
@@ -439,14 +447,17 @@ def launch_agent(
     words = ["--runtime-dir", *map(str, (runtime_dir, *options))]
     command = [sys.executable, "-m", "drom", "agent", *words]
     described = []
-    if served or (ready and not within and not limit):
+    as_it_is = ready and not within and not limit
+    if served or as_it_is:
         parsed = (served, Sources()) if served else _parse_options(words, environ)
         described = [startup.describe(*parsed)]
         command[3:] = [SERVE, str(described[0]), "--runtime-dir", str(runtime_dir)]
     if limit:
         command = ["prlimit", f"--nofile={limit}:{limit}", *command]
-    command = [*within, *command]
-    started = AgentProcess(command, log_file, environ, pass_fds=described)
+    if forked and as_it_is and not served and not compiled:
+        started: AgentProcess = ForkedAgent(command[2:], log_file, environ, pass_fds=described)
+    else:
+        started = AgentProcess([*within, *command], log_file, environ, pass_fds=described)
     for descriptor in described:
         os.close(descriptor)
     agent = Agent(runtime_dir, log_file, started.process, started.log_from)
@@ -469,9 +480,10 @@ def start_agent(
     stop: bool = True,
     limit: int | None = None,
     within: Sequence[str] = (),
+    forked: bool = True,
 ) -> Iterator[Agent]:
     """Run an agent for a block. After it the agent is stopped, and must have left the machine as it was."""
-    agent = launch_agent(folder / name, *options, compiled=compiled, limit=limit, within=within)
+    agent = launch_agent(folder / name, *options, compiled=compiled, limit=limit, within=within, forked=forked)
     try:
         yield agent
         if stop:

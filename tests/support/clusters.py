@@ -19,6 +19,8 @@ from drom.scheduler.live.cluster.spec import SERVICE
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.agents import SECONDS, SERVES_METRICS, Agent, environment, launch_agent, wait_until
+from tests.support.commands import run_forked
+from tests.support.forks import Fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,8 +75,11 @@ class Cluster:
         """Where agents find the scheduler."""
         return f"ipc://{self.state}/agents"
 
-    def start(self, until: str = "ready", **extra: str) -> None:
-        """Start a scheduler, with more variables, and wait until it is ready, or for another event."""
+    def start(self, until: str = "ready", *, forked: bool = True, **extra: str) -> None:
+        """Start a scheduler, with more variables, and wait until it is ready, or for another event.
+
+        `forked`: as a fork of this process.
+        """
         words = [
             "scheduler",
             "--state",
@@ -88,9 +93,8 @@ class Cluster:
         ]
         ready = self._log.exists() and self.log.count(f"event={until}")
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "drom", *words], stderr=log, env=environment(**UNCOMPILED, **extra)
-            )
+            command, popen = (["drom"], Fork) if forked else ([sys.executable, "-m", "drom"], subprocess.Popen)
+            self._process = popen([*command, *words], stderr=log, env=environment(**UNCOMPILED, **extra))
         wait_until(lambda: self.log.count(f"event={until}") > ready or not self.runs, lambda: self.log)
         assert self.runs, self.log
 
@@ -150,11 +154,8 @@ class Cluster:
 
     def cli(self, *words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run a `drom` command against this scheduler, in the folder of the cluster."""
-        command = [sys.executable, "-m", "drom", *map(str, words)]
         about = environment(DROM_QUEUE=str(self.state), **UNCOMPILED, **extra)
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, check=False, env=about, cwd=self.folder
-        )
+        return run_forked(*map(str, words), env=about, folder=self.folder)
 
     def remote(self, keys: Path) -> RemoteAddress:
         """Return the scheduler as users of other nodes find it who have these keys."""

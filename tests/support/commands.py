@@ -8,20 +8,36 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
+from typing import TYPE_CHECKING
 
+from tests.support.forks import Fork
 from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def drom(*arguments: str | Path, code: int = 0, compiled: bool = True) -> tuple[str, str]:
     """Run `drom` from the root of the repository, check its exit code, and return its stdout and stderr.
 
-    Unless `compiled`, policies and simulator run as plain Python, which gives the same answers and starts faster.
+    Unless `compiled`, policies and simulator run as plain Python, which gives the same answers.
     """
-    command = [sys.executable, "-m", "drom", *map(str, arguments)]
     env = os.environ | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = run_forked(*map(str, arguments), folder=ROOT, env=env)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
+
+
+def run_forked(*words: str, folder: Path | None = None, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a `drom` command to its end, in a fork of this process."""
+    with Fork(["drom", *words], cwd=folder, env=env, stdout=PIPE, stderr=PIPE, encoding="utf-8") as process:
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def commands_of(page: str) -> list[str]:

@@ -22,7 +22,7 @@ TWO = ("--topology", "pack:2 core:1")
 def test_one_agent_per_cpu(tmp_path: Path) -> None:
     """A second agent is refused with the name of the first; others for other CPUs, or for none, may run beside it."""
     claims = tmp_path / "run.claims"
-    with start_agent(tmp_path, *TWO, "--reserved", "1") as first:
+    with start_agent(tmp_path, *TWO, "--reserved", "1", forked=False) as first:
         second = launch_agent(tmp_path / "second", *TWO, ready=False, claims_dir=claims)
         try:
             assert second.process.wait(60) == 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -457,7 +458,7 @@ def test_jobs_that_were_over_long_ago_are_forgotten(here: Cluster) -> None:
     here.await_state(over, "completed")
     waits = here.submit("--hold", "--", "true")
     here.end()
-    with sqlite3.connect(here.state / "queue.sqlite") as db:
+    with contextlib.closing(sqlite3.connect(here.state / "queue.sqlite", isolation_level=None)) as db:
         db.execute("UPDATE entries SET at = at - ?", (91 * 86400,))
     here.start()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.agents import start_agent
-from tests.support.clusters import cluster
+from tests.support.clusters import Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +54,17 @@ def test_a_process_has_the_name_and_words_that_it_was_given(words: tuple[str, ..
 
 def test_agents_and_schedulers_are_found_by_their_names(tmp_path: Path) -> None:
     """`pgrep drom-agent` and `pgrep drom-scheduler` have them, and `ps` shows where they serve."""
-    with start_agent(tmp_path, "--emulate", "core:2") as agent:
+    with start_agent(tmp_path, "--emulate", "core:2", forked=False) as agent:
         pid = str(agent.process.pid)
         assert pid in asked("pgrep", "-x", "drom-agent").split()
         assert asked("ps", "-ww", "-o", "args=", "-p", pid) == f"drom-agent --runtime-dir {agent.dir}"
         assert pid in asked("pgrep", "-f", f"^drom-agent --runtime-dir {agent.dir}$").split()
     (tmp_path / "cluster").mkdir()
-    with cluster(tmp_path / "cluster", nodes=0) as here:
+    here = Cluster(tmp_path / "cluster")
+    here.start(forked=False)
+    try:
         pid = asked("pgrep", "-x", "-P", str(os.getpid()), "drom-scheduler")
         shown = asked("ps", "-ww", "-o", "args=", "-p", pid)
         assert shown.startswith(f"drom-scheduler --state {here.state} --silence 1000 ")
+    finally:
+        here.end()
