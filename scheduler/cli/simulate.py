@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from drom.agent.cli.parameters import with_options
+from drom.agent.cli.usage import finite
 from drom.scheduler.cli import messages
 from drom.scheduler.cli.limits import MOST_CORES, MOST_NODES
 from drom.scheduler.cli.progress import Bar, all_or_nothing, saying
@@ -90,8 +91,8 @@ class SimulateOptions:
         None, metavar="png|svg|pdf", help="Draw Gantt chart, load, slowdown per day, heatmaps."
     )
     gantt: str | None = typer.Option(None, metavar="FROM-TO", help="Seconds of the log that the Gantt chart shows.")
-    idle_watts: float = typer.Option(100.0, metavar="W", min=0, help="Power of an empty node.")
-    peak_watts: float = typer.Option(300.0, metavar="W", min=0, help="Power of a node with jobs.")
+    idle_watts: float = typer.Option(100.0, metavar="W", min=0, callback=finite, help="Power of an empty node.")
+    peak_watts: float = typer.Option(300.0, metavar="W", min=0, callback=finite, help="Power of a node with jobs.")
     json: bool = typer.Option(False, "--json", help="Print the summary as one JSON value.")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from drom.agent.cli import output
 from drom.agent.cli.parameters import AsJson
+from drom.agent.cli.usage import finite
 from drom.agent.errors import SlurmError
 from drom.agent.observe.log import failure
 from drom.agent.text import counted, escaped
@@ -84,7 +85,9 @@ def slurm(
 @app.command()
 def report(
     jobs: Annotated[bool, typer.Option("--jobs", help="A row for each job instead of each user.")] = False,
-    days: Annotated[float, typer.Option(help="Leave out jobs that ended longer ago.", min=0, max=36500)] = 7.0,
+    days: Annotated[
+        float, typer.Option(help="Leave out jobs that ended longer ago.", min=0, max=36500, callback=finite)
+    ] = 7.0,
     state: Annotated[Path, typer.Option(metavar="DIR", help="The folder of drom slurm, with jobs that ended.")] = STATE,
     record: Annotated[
         bool,

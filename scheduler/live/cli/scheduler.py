@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from drom.agent.cli.parameters import optional, reader, with_options
-from drom.agent.cli.usage import usage_sentence
+from drom.agent.cli.usage import finite, usage_sentence
 from drom.agent.control import keys
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError
@@ -74,19 +74,28 @@ class SchedulerOptions:
     )
     max_time: int = typer.Option("", metavar="TIME", help="The longest time limit; default: no bound.", parser=TIME)
     silence: float = typer.Option(
-        USUAL.silence, metavar="SECONDS", min=1, help="Silence after which an agent counts as gone."
+        USUAL.silence, metavar="SECONDS", callback=finite, min=1, help="Silence after which an agent counts as gone."
     )
     give_up: float = typer.Option(
-        USUAL.give_up, metavar="SECONDS", min=0, help="Further time after which the jobs of its node are given up."
+        USUAL.give_up,
+        metavar="SECONDS",
+        callback=finite,
+        min=0,
+        help="Further time after which the jobs of its node are given up.",
     )
     shrink_within: float = typer.Option(
         USUAL.shrink_within,
         metavar="SECONDS",
+        callback=finite,
         min=0.1,
         help="Time within which a job must shrink to make room for another.",
     )
     save_within: float = typer.Option(
-        USUAL.save_within, metavar="SECONDS", min=1, help="Time within which a filler must be saved, or is killed."
+        USUAL.save_within,
+        metavar="SECONDS",
+        callback=finite,
+        min=1,
+        help="Time within which a filler must be saved, or is killed.",
     )
     filler_lead: int = typer.Option(
         USUAL.gaps.lead,
@@ -101,7 +110,11 @@ class SchedulerOptions:
         parser=TIME,
     )
     kill_wait: float = typer.Option(
-        USUAL.kill_wait, metavar="SECONDS", min=0, help="Time from SIGTERM to SIGKILL when a job is ended."
+        USUAL.kill_wait,
+        metavar="SECONDS",
+        callback=finite,
+        min=0,
+        help="Time from SIGTERM to SIGKILL when a job is ended.",
     )
     keep: int = typer.Option(
         round(USUAL.history / DAY), metavar="DAYS", min=1, max=36500, help="Forget jobs this many days after their end."

@@ -81,7 +81,7 @@ class Submission(typer.core.TyperCommand):
         """Read the options. Raises SchedulerError for a missing script, or for a line of it that cannot be read."""
         given = list(args)
         rest = self._read_options(ctx, given)
-        words = ctx.params.get("command") or []
+        words = list(ctx.params.get("command") or [])  # typer returns a tuple or a list
         options = given[: len(given) - len(words)]
         if "--" in options:
             return rest
