@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from drom.scheduler.analysis.schedule import Table
     from drom.scheduler.simulator.simulation import Simulation
     from drom.workloads.workload import Workload
+    from numpy.typing import NDArray
 
 _AT_ONCE = 20_000
 
@@ -121,8 +122,21 @@ def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> N
 def _write_parquet(table: Table, path: Path) -> None:
     arrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
+    columns = [_arrow_column(arrow, column) for column in table.values()]
     with replacing(path) as stream:
-        parquet.write_table(arrow.table(table), stream)
+        parquet.write_table(arrow.Table.from_arrays(columns, names=list(table)), stream)
+
+
+def _arrow_column(arrow: Any, column: NDArray[Any]) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    """Return a column of whole numbers or texts for Arrow, from its bytes.
+
+    To convert an array pyarrow would first import pandas, if that is installed, for longer than most simulations take.
+    """
+    if column.dtype == np.int64:
+        return arrow.Array.from_buffers(arrow.int64(), len(column), [None, arrow.py_buffer(column.copy())])
+    texts = [text.encode() for text in column.tolist()]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return arrow.LargeStringArray.from_buffers(len(texts), arrow.py_buffer(ends), arrow.py_buffer(b"".join(texts)))
 
 
 def load(folder: Path) -> dict[str, Any]:

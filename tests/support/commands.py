@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -23,10 +24,20 @@ def drom(*arguments: str | Path, code: int = 0, compiled: bool = True) -> tuple[
 
     Unless `compiled`, policies and simulator run as plain Python, which gives the same answers.
     """
+    if compiled and arguments[0] == "simulate":
+        _load_simulator()
     env = os.environ | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
     done = run_forked(*map(str, arguments), folder=ROOT, env=env)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
+
+
+@functools.cache
+def _load_simulator() -> None:
+    """Load the simulator with its usual policy into this process, so that its forks have it."""
+    from drom.scheduler.engine.compiler import compile_program, load_policy
+
+    compile_program(load_policy("easy"))
 
 
 def run_forked(*words: str, folder: Path | None = None, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

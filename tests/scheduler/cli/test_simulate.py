@@ -75,6 +75,19 @@ def test_the_table_as_parquet(log: Path, tmp_path: Path) -> None:
     assert str(table.schema.field("start").type) == "int64"
 
 
+def test_the_table_as_parquet_needs_no_pandas(log: Path, tmp_path: Path) -> None:
+    """Pyarrow would import pandas to convert arrays, which takes longer than the simulation."""
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    code = (
+        "import sys; from drom.app import run_app\ntry: run_app()\nexcept SystemExit as end: print(end.code)\n"
+        "print({'pyarrow', 'pandas'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, "simulate", str(log), "--nodes", "64", "--out", str(tmp_path / "r")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-2:] == ["0", "{'pyarrow'}"]
+
+
 def test_without_pyarrow(log: Path, tmp_path: Path) -> None:
     """All but the Parquet file is written, and a sentence says how to have it; an older one does not stay."""
     (tmp_path / "r").mkdir()
