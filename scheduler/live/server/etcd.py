@@ -238,12 +238,13 @@ class Etcd:
         """Return why a member does not answer."""
         member, errors = self.address.members[number], self._errors
         if isinstance(error, errors.SSLError):
-            return f"{member} does not prove to be trusted ({error}): check --store-ca, --store-cert and --store-key"
+            return f"no TLS with {member} ({error}): check --store-ca, --store-cert and --store-key"
         if isinstance(error, errors.TimeoutError) and not isinstance(error, errors.NewConnectionError):
             return f"{member} does not answer"
         if isinstance(error, errors.NewConnectionError):
             return f"nothing listens at {member}"
-        return f"{member} closed the connection"
+        wish = "does not accept the certificate (--store-cert)" if self.address.ca else "wants TLS (--store-ca)"
+        return f"{member} closed the connection: it has ended, or {wish}"
 
     # --- keys -----------------------------------------------------------------------------------------------------
 

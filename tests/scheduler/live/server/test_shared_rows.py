@@ -31,19 +31,6 @@ if TYPE_CHECKING:
 NODES = [Node("n1", 0, 4)]
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Member]]:
-    """Return the one member of an etcd."""
-    with running(tmp_path_factory.mktemp("etcd")) as members:
-        yield members
-
-
-@pytest.fixture
-def address(etcd: list[Member], request: pytest.FixtureRequest) -> StoreAddress:
-    """Return where a queue of this test is."""
-    return address_of(etcd, f"test/{abs(hash(request.node.nodeid))}")
-
-
 @pytest.fixture
 def opened(tmp_path: Path, address: StoreAddress) -> Iterator[Callable[[str], Store]]:
     """Return what opens the queue for a scheduler of a name, in a folder of its own."""

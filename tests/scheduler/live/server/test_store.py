@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue on disk: what was written is there again, all or nothing, for one scheduler at a time."""
+"""The queue: what was written is there again, all or nothing, for one scheduler at a time; in a file and in etcd."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from drom.scheduler.live.server.records import text_of_spec
 from drom.scheduler.live.server.store import Store, UnreadableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ANN = User(1000, 1000, "ann")
@@ -32,15 +33,15 @@ def job(number: int, state: str = RUNNING) -> Job:
     return Job(number, spec, ANN, 1.5, state, attempt=0, shares=about, left=["n2"], started=2.5, limit=60)
 
 
-def test_everything_is_there_again(tmp_path: Path) -> None:
+def test_everything_is_there_again(queue: Callable[[], Store]) -> None:
     """Jobs, nodes and histories, in order; those that are over only when asked for."""
-    store = Store(tmp_path)
+    store = queue()
     nodes = [Node("n2", 0, 4), Node("n1", 1, 4, features=["fast"])]
     entries = [Entry(1, 1.0, "submitted", {}), Entry(2, 2.0, "placed", {"shares": {"n1": 2}})]
     store.write([job(1), job(2, COMPLETED)], nodes, entries)
     store.close()
 
-    store = Store(tmp_path)
+    store = queue()
 
     assert store.living() == [job(1)]
     assert list(store.newest(5))[::-1] == [job(1), job(2, COMPLETED)]
@@ -87,9 +88,9 @@ def test_jobs_that_say_no_umask_have_the_usual_one(tmp_path: Path) -> None:
     store.close()
 
 
-def test_jobs_that_were_over_long_ago_are_deleted(tmp_path: Path) -> None:
+def test_jobs_that_were_over_long_ago_are_deleted(queue: Callable[[], Store]) -> None:
     """The oldest first, so many at a time; not what lives, is needed or is the newest: no number is given twice."""
-    store = Store(tmp_path)
+    store = queue()
     store.write([job(2), *(job(number, COMPLETED) for number in (1, 3, 4, 5, 6, 7))], [], [])
     ends = [Entry(number, 10.0 * number, "completed", {}) for number in (1, 3, 4, 5, 7)]
     store.write([], [], [Entry(2, 1.0, "started", {}), *ends, Entry(6, 90.0, "completed", {})])
@@ -151,35 +152,34 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def texts(folder: Path) -> list[str]:
-    """Return what jobs ask for, as it is on disk."""
-    with contextlib.closing(sqlite3.connect(folder / "queue.sqlite")) as db:
-        return [text for (text,) in db.execute("SELECT value FROM specs ORDER BY number")]
+def texts(store: Store) -> list[str]:
+    """Return what jobs ask for, as it is stored."""
+    return [text for (text,) in store._db.execute("SELECT value FROM specs ORDER BY number")]
 
 
-def test_what_many_jobs_ask_for_is_kept_once(tmp_path: Path) -> None:
+def test_what_many_jobs_ask_for_is_kept_once(queue: Callable[[], Store]) -> None:
     """For as long as one of them is there; so is what is left of it when they are over."""
-    store = Store(tmp_path)
+    store = queue()
     many = [replace(job(number), spec=LARGE) for number in range(1, 1001)]
     store.write(many, [], [])
-    assert sum(path.stat().st_size for path in tmp_path.glob("queue.sqlite*")) < 2 << 20
+    assert sum(map(len, texts(store))) < 2 << 20
     assert [one.spec for one in store.living()] == [LARGE] * 1000
     assert len({id(one.spec) for one in store.living()}) == 1
 
     for one in many[:999]:
         one.state, one.spec = COMPLETED, without_environment(LARGE)
     store.write(many[:999], [], [Entry(one.number, 1.0, COMPLETED, {}) for one in many[:999]])
-    assert texts(tmp_path) == [json.dumps(LARGE.to_json()), json.dumps(without_environment(LARGE).to_json())]
+    assert texts(store) == [json.dumps(LARGE.to_json()), json.dumps(without_environment(LARGE).to_json())]
     assert store.job(1000) == many[999]
     many[999].state, many[999].spec = COMPLETED, without_environment(LARGE)
     store.write(many[999:], [], [Entry(1000, 1.0, COMPLETED, {})])
-    assert texts(tmp_path) == [json.dumps(without_environment(LARGE).to_json())]
+    assert texts(store) == [json.dumps(without_environment(LARGE).to_json())]
     assert list(store.newest(1000))[::-1] == many
     store.write([job(1001)], [], [])
     assert len(store.forget(2.0, {1000}, 1000)) == 999
-    assert len(texts(tmp_path)) == 2
+    assert len(texts(store)) == 2
     assert store.forget(2.0, (), 1000) == [1000]
-    assert texts(tmp_path) == [json.dumps(job(1001).spec.to_json())]
+    assert texts(store) == [json.dumps(job(1001).spec.to_json())]
     store.close()
 
 
@@ -209,19 +209,19 @@ def test_a_restart_does_not_write_anew_what_is_asked_for(tmp_path: Path) -> None
     """A restart reads the stored specs, and rewrites those of an earlier version in the present form."""
     store = Store(tmp_path)
     store.write([job(1), job(2)], [], [])
-    before = texts(tmp_path)
+    before = texts(store)
     store.close()
     store = Store(tmp_path)
     store.write(store.living(), [], [])
-    assert texts(tmp_path) == before
+    assert texts(store) == before
     store.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "queue.sqlite", isolation_level=None)) as db:
         db.execute("UPDATE specs SET value = json_remove(value, '$.umask'), digest = 'other'")
     store = Store(tmp_path)
     store.write(store.living()[:1], [], [])
-    assert len(texts(tmp_path)) == 2
+    assert len(texts(store)) == 2
     store.write(store.living()[1:], [], [])
-    assert texts(tmp_path) == before
+    assert texts(store) == before
     store.close()
 
 
@@ -312,9 +312,9 @@ def test_a_full_disk_keeps_nobody_from_reading(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_fails_on_the_way_is_not_half_written(tmp_path: Path) -> None:
+def test_what_fails_on_the_way_is_not_half_written(queue: Callable[[], Store]) -> None:
     """Not even for a fault of ours: the next transaction begins as any."""
-    store = Store(tmp_path)
+    store = queue()
     with pytest.raises(OverflowError):
         store.write([job(1)], [], [Entry(10**30, 1.0, "submitted", {})])
     assert list(store.newest(9))[::-1] == []

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to etcd: its address, its certificates and its users; each fault is told in a sentence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.server.etcd import Etcd, StoreError, parse_store, read_login
+from drom.scheduler.live.server.store import UnreadableError
+
+from tests.scheduler.live.server.test_store import job
+from tests.support.agents import wait_until
+from tests.support.etcd import Member, address_of, free_ports, lead, running, shared_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from drom.scheduler.live.server.etcd import StoreAddress
+
+SECONDS = 5.0
+
+
+@pytest.mark.parametrize(
+    ("text", "members", "prefix"),
+    [
+        ("etcd://h1:2379", 1, "drom"),
+        ("etcd://h1:2379,[::1]:2379,10.0.0.1:1/a/b/", 3, "a/b"),
+    ],
+)
+def test_an_address_names_members_and_a_prefix(text: str, members: int, prefix: str) -> None:
+    """The prefix is drom unless another one is given."""
+    found = parse_store(text)
+    assert (len(found.members), found.prefix) == (members, prefix)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["etcd://", "etcd://h1", "http://h1:2379", "etcd://h1:2379,", "etcd://h1:2379/ü", "etcd://" + "h:1," * 16 + "h:1"],
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """The sentence says what to write."""
+    with pytest.raises(ValueError, match=r"is not a store: write etcd://HOST:PORT,HOST:PORT,... with /PREFIX after it"):
+        parse_store(text)
+
+
+def test_a_login_is_a_secret(tmp_path: Path) -> None:
+    """A file that others may read is refused, as is one without a name and a password."""
+    path = tmp_path / "login"
+    with pytest.raises(SchedulerError, match=r"^the login in .* cannot be read: No such file or directory\.$"):
+        read_login(path)
+    path.write_text("ann:pass:word\n", encoding="utf-8")
+    path.chmod(0o644)
+    with pytest.raises(SchedulerError, match=r"^others may read the login in .*: run chmod 600 "):
+        read_login(path)
+    path.chmod(0o600)
+    assert read_login(path) == "ann:pass:word"
+    for text in ("ann", ":x", "a:", "a:b\nc:d"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(SchedulerError, match=r"is not NAME:PASSWORD in one line\.$"):
+            read_login(path)
+    path.write_bytes(b"\xff:x")
+    with pytest.raises(SchedulerError, match=r"cannot be read: it is not text\.$"):
+        read_login(path)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    """Return a folder with a certificate of an authority, `ca.pem`, one that it has signed, and a stranger's."""
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl")
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    own = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    for name, more in (("ca", ()), ("other", ()), ("node", (*own, "-CA", "ca.pem", "-CAkey", "ca.key"))):
+        words = [*new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem", *more]
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+def test_certificates_are_checked_on_both_sides(authority: Path) -> None:
+    """A queue opens only for one that trusts etcd, and that etcd trusts."""
+    (port,) = free_ports(1)
+    peer = f"http://127.0.0.1:{free_ports(1)[0]}"
+    files = {name: str(authority / name) for name in ("ca.pem", "node.pem", "node.key")}
+    options = ["--cert-file", files["node.pem"], "--key-file", files["node.key"], "--trusted-ca-file", files["ca.pem"]]
+    options += ["--client-cert-auth", "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+    member = Member(authority, "m0", port, [*options, "--initial-cluster", f"m0={peer}"], "https")
+    whole = {"ca": authority / "ca.pem", "cert": authority / "node.pem", "key": authority / "node.key"}
+    address = address_of([member], "drom", **whole)
+    with ExitStack() as stack:
+        stack.callback(member.end)
+        member.start()
+
+        def answers() -> bool:
+            try:
+                Etcd(address).first("x", SECONDS)
+            except StoreError:
+                return False
+            return True
+
+        wait_until(answers, lambda: member.log)
+        store = stack.enter_context(closing(shared_store(authority / "a", address)))
+        lead(store).write([job(1)], [], [])
+        for wrong, why in (
+            (
+                {"ca": authority / "other.pem"},
+                r"no TLS with .* \(.*certificate.*\): check --store-ca, --store-cert and",
+            ),
+            ({"cert": None, "key": None}, r"(no TLS with .*: check|it has ended, or does not accept the)"),
+            (
+                {"ca": None, "cert": None, "key": None},
+                r"it has ended, or wants TLS \(--store-ca\)",
+            ),
+        ):
+            with pytest.raises(UnreadableError, match=rf"^the queue etcd://.* cannot be opened: .*{why}"):
+                shared_store(authority / "b", replace(address, **wrong))
+
+
+def ask_all(member: Member, *requests: tuple[str, dict[str, object]]) -> None:
+    """Send requests to a member, one after the other."""
+    for path, fields in requests:
+        member.ask(f"/v3/auth/{path}", **fields)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[StoreAddress]:
+    """Return where a queue is that only the user ann, with the password secret, may read and write."""
+    with running(tmp_path) as (member,):
+        span = {"key": "ZHJvbS8=", "range_end": "ZHJvbTA=", "permType": "READWRITE"}  # drom/ to drom0
+        for name in ("root", "ann"):
+            ask_all(member, ("user/add", {"name": name, "password": "secret"}), ("role/add", {"name": name}))
+            ask_all(member, ("user/grant", {"user": name, "role": name}))
+        ask_all(member, ("role/grant", {"name": "ann", "perm": span}), ("enable", {}))
+        yield address_of([member], "drom", login="ann:secret")
+
+
+def test_a_login_opens_the_queue(guarded: StoreAddress, tmp_path: Path) -> None:
+    """Another one, none, or one without rights on the prefix is told so."""
+    with closing(shared_store(tmp_path / "a", guarded)) as store:
+        lead(store).write([job(1)], [], [])
+        store._medium.etcd._token = "gone"  # type: ignore[attr-defined] # as after a restart of the member
+        store.write([job(2)], [], [])
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"login": ""}, "user name is empty: give a login with --store-login"),
+        ({"login": "ann:x"}, "invalid user ID or password: correct the login in the file of --store-login"),
+        (
+            {"prefix": "other"},
+            "permission denied: let its administrator grant this login the prefix, to read and write",
+        ),
+    )
+    for wrong, why in cases:
+        with pytest.raises(UnreadableError, match=rf"cannot be opened: .*{why}\.$"):
+            shared_store(tmp_path / "b", replace(guarded, **wrong))
