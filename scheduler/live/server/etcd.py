@@ -48,6 +48,10 @@ class StoreError(Exception):
     """Raised when the store does not do what was asked; the message is a clause with the reason and the remedy."""
 
 
+class SilentError(StoreError):
+    """Raised if no member has answered in time: what was asked may have been done."""
+
+
 def read_login(path: Path) -> str:
     """Return the login in a file, ``NAME:PASSWORD``, which others may not read. Raises SchedulerError."""
     try:
@@ -181,7 +185,7 @@ class Etcd:
                 self._turn += 1
                 if failures % len(self._pools) == 0:
                     time.sleep(min(PAUSE, left))
-        raise StoreError(why)
+        raise SilentError(why)
 
     def _ask(self, path: str, body: dict[str, Any], seconds: float) -> urllib3.BaseHTTPResponse:
         """Send a request to the member whose turn it is, and return the response, whose body has not been read."""

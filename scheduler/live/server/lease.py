@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 SHORTEST = 2
 """Seconds of the shortest lease that etcd grants."""
+PAUSE = 0.05
+"""Seconds until a renewal that has failed is tried again."""
 
 
 def now() -> float:
@@ -42,12 +44,14 @@ class Lease:
         return not self.is_over and now() < self._until
 
     def _keep(self) -> None:
-        while not (self._stop.wait(self._seconds / 3) or self.is_over):
-            asked = now()
+        pause = self._seconds / 3
+        while not (self._stop.wait(pause) or self.is_over):
+            asked, pause = now(), PAUSE
             try:
                 answer = self._etcd.call("/v3/lease/keepalive", {"ID": self.number}, self._seconds / 3)
             except StoreError:
                 continue
+            pause = self._seconds / 3
             left = int(answer.get("result", {}).get("TTL", 0))
             self._until = asked + left
             self.is_over = left <= 0

@@ -57,6 +57,8 @@ MOST_HELD = 4 << 20
 """Most bytes of requests and answers kept for one user: lists of thousands of jobs are long."""
 TURN_SECONDS = 0.05
 """Seconds of a turn spent on answers; writing the queue and calling the policy, which follow, may take longer."""
+MOST_PUT_OFF = 10_000
+"""Most connections of agents that are remembered while this scheduler waits."""
 LONGEST_SLEEP = 1.0
 STATUS = 0.5
 """Seconds between updates of the status line for the service manager."""
@@ -239,7 +241,8 @@ class Server:
     def _turn_away(self, said: AgentMessage) -> None:
         """Answer an agent that it has to wait; it is asked to introduce itself once that is over."""
         assert self.waiting  # noqa: S101 - it is the caller
-        self._put_off.add(said.peer)
+        if len(self._put_off) < MOST_PUT_OFF:  # others introduce themselves within seconds
+            self._put_off.add(said.peer)
         self._desk.answer(said.peer, say.No(self.waiting.sentence))
 
     def _stop(self) -> None:

@@ -23,7 +23,7 @@ from drom.scheduler.live.cluster.fair_share import usage_of
 from drom.scheduler.live.cluster.jobs import FINAL
 from drom.scheduler.live.cluster.spec import MOST_JOBS
 from drom.scheduler.live.server import schema
-from drom.scheduler.live.server.etcd import StoreError
+from drom.scheduler.live.server.etcd import SilentError, StoreError
 from drom.scheduler.live.server.queue_file import QueueFile, is_locked
 from drom.scheduler.live.server.records import (
     CorruptRecordError,
@@ -73,6 +73,8 @@ class UnwritableError(SchedulerError):
 
     def __init__(self, queue: object, error: sqlite3.Error | StoreError) -> None:
         self.is_full = isinstance(error, sqlite3.OperationalError) and not is_locked(error)
+        self.is_uncertain = isinstance(error, SilentError)
+        """Whether it may have been written nevertheless."""
         self.why = f"{error}: {_MEND}"
         if isinstance(error, StoreError):
             self.why = str(error)

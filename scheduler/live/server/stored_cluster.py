@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.server.store import Store
 
 UNWRITABLE = "the queue cannot be written now, so nothing was changed"
+UNCERTAIN = "the queue cannot be written now: see drom queue later, in case that this was stored without an answer"
 _AHEAD = (
     "the last thing in the queue happened {} from now by this machine's clock, and times continue from there: set "
     "the clock if it is wrong; otherwise let the jobs end and start with another queue (--state)."
@@ -138,7 +139,7 @@ class StoredCluster:
 
     def _note_unwritable(self, error: UnwritableError) -> None:
         """Record that the queue cannot be written now."""
-        self._unwritable = f"{UNWRITABLE}: {error.why}."
+        self._unwritable = f"{UNCERTAIN if error.is_uncertain else UNWRITABLE}: {error.why}."
         if not self.stuck:
             self._log("queue_stuck", reason=str(error))
         self.stuck, self._counts.stuck = time.monotonic() + RETRY, True

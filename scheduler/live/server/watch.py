@@ -8,7 +8,7 @@ import threading
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING
 
-from drom.scheduler.live.server.etcd import CompactedError, StoreError
+from drom.scheduler.live.server.etcd import ATTEMPT, CompactedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,12 +49,12 @@ class Watch:
                 yield found
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; one that still waits for a member ends when that answers, or is given up."""
         self._is_over.set()
         if self._answer:
             with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has ended already
                 self._answer.shutdown()
-        self._thread.join()
+        self._thread.join(ATTEMPT)
 
     def _opened(self, answer: urllib3.BaseHTTPResponse) -> None:
         self._answer = answer

@@ -220,19 +220,22 @@ def test_a_store_that_does_not_answer_is_told(tmp_path: Path) -> None:
         store = stack.enter_context(closing(shared_store(tmp_path / "a", address)))
         lead(store)
         store.write([job(1)], [], [])
+        epoch = rows_of(store).epoch
         for member in members[1:]:
             member.send(signal.SIGSTOP)
         times = [time.monotonic()]
         for number in (2, 3):
-            with pytest.raises(UnwritableError, match=r"^the queue etcd://.* cannot be written: .*\.$"):
+            with pytest.raises(UnwritableError, match=r"^the queue etcd://.* cannot be written: .*\.$") as told:
                 store.write([job(number)], [], [])
+            assert told.value.is_uncertain
             times.append(time.monotonic())
         assert times[1] - times[0] < shared_rows.PATIENCE + 1.5
         assert times[2] - times[1] < shared_rows.IMPATIENCE + 1.5
         for member in members[1:]:
             member.send(signal.SIGCONT)
         wait_until(lambda: wrote(store, 4), lambda: members[0].log)
-        assert [one.number for one in store.living()] == [1, 4]
+        later = {2, 3} if rows_of(store).epoch != epoch else set()  # its lease has ended: it cannot take them back
+        assert {1, 4} <= {one.number for one in store.living()} <= {1, 4} | later
 
 
 def test_the_leader_of_etcd_is_killed(tmp_path: Path) -> None:

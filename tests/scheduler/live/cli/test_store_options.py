@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a scheduler whose queue is in etcd: each fault is told in a sentence before anything begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.commands import drom
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STORE = ("--policy", "fcfs", "--store", "etcd://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("--store", "sqlite"), 2, "'sqlite' is not a store: write etcd://HOST:PORT,"),
+        ((*STORE, "--lease", "1"), 2, "Invalid value for '--lease'"),
+        ((*STORE, "--store-cert", "/dev/null"), 1, "belong together: give both --store-cert and --store-key."),
+        ((*STORE, "--store-ca", "/none"), 1, "/none cannot be read: give a certificate or a key in PEM format."),
+        (STORE, 1, "the queue etcd://127.0.0.1:1/drom cannot be opened: nothing listens at 127.0.0.1:1."),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_told(tmp_path: Path, words: tuple[str, ...], code: int, sentence: str) -> None:
+    """The scheduler ends with the sentence."""
+    _, said = drom("scheduler", "--state", tmp_path / "state", *words, code=code, compiled=False)
+    assert sentence in " ".join(said.split())
+
+
+def test_a_queue_in_a_file_is_not_passed_over(tmp_path: Path) -> None:
+    """Its jobs would wait for ever."""
+    tmp_path.chmod(0o700)
+    (tmp_path / "queue.sqlite").touch()
+    _, said = drom("scheduler", "--state", tmp_path, *STORE, code=1, compiled=False)
+    assert f"the jobs in {tmp_path}/queue.sqlite would be left out: move it away, or give another folder" in said
