@@ -49,6 +49,7 @@ def _mount_slurm(app: typer.Typer) -> None:
 def _mount_scheduling(app: typer.Typer) -> None:
     from drom.scheduler.cli.simulate import compare, simulate
     from drom.scheduler.comparison.cli import compare_policies
+    from drom.scheduler.experiments.cli import experiment
     from drom.scheduler.reproduction.cli import app as reproduction_app
     from drom.workloads.cli import app as workload_app
 
@@ -57,6 +58,7 @@ def _mount_scheduling(app: typer.Typer) -> None:
     app.command()(simulate)
     app.command()(compare)
     app.command("compare-policies")(compare_policies)
+    app.command()(experiment)
 
 
 def _mount_drom_itself(app: typer.Typer) -> None:

@@ -13,7 +13,7 @@ HEADINGS = {
     "Programs": ("run", "top", "ps", "explain", "events", "resize", "set", "attach", "release", "flags"),
     "Cluster": ("scheduler", "submit", "queue", "history", "job", "update", "cancel", "hold", "nodes", "drain"),
     "Slurm": ("slurm",),
-    "Scheduling": ("simulate", "compare", "compare-policies", "reproduce", "workload"),
+    "Scheduling": ("simulate", "compare", "compare-policies", "experiment", "reproduce", "workload"),
     "Looking at drom itself": ("demo", "demo-cluster", "demo-mixed", "demo-slurm", "bench"),
 }
 """The commands of `drom` by heading, as in drom(1)."""

@@ -19,7 +19,7 @@ from drom.scheduler.analysis.plots import BINS, gantt_figure
 from drom.scheduler.analysis.schedule import NODE_LIST, node_lists, schedule_of
 from drom.scheduler.cli import messages
 from drom.scheduler.cli.progress import Bar, notebook, progress_stream
-from drom.scheduler.cli.setup import Setup
+from drom.scheduler.cli.setup import Setup, choices_of
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.workloads.errors import WorkloadError, short
@@ -186,19 +186,19 @@ def simulate(
 
     Raises SchedulerError or WorkloadError, with a sentence that says what to do.
     """
-    chosen = load_policy(os.fspath(policy) if isinstance(policy, os.PathLike) else policy, _choices(parameters))
+    chosen = load_policy(os.fspath(policy) if isinstance(policy, os.PathLike) else policy, choices_of(parameters))
     setup = Setup(
         index(nodes),
         index(cores),
         event_rule,
         runtime_model,
-        _choices(partition),
-        ",".join(_choices(classes)) or None,
+        choices_of(partition),
+        ",".join(choices_of(classes)) or None,
         predict,
-        _choices(adaptive),
+        choices_of(adaptive),
         str(evolving),
-        _choices(contracts),
-        _choices(rule),
+        choices_of(contracts),
+        choices_of(rule),
         index(seed),
     )
     if fault := setup.fault(chosen):
@@ -225,13 +225,6 @@ def _read(source: pd.DataFrame | FileName) -> Workload:
     except FileNotFoundError as error:
         msg = f"There is no log {short(os.fspath(source))}: name a file, or a model of {', '.join(MODELS)}."
         raise WorkloadError(msg) from error
-
-
-def _choices(values: Mapping[Any, Any] | FileName | None) -> list[str]:
-    """Return options as the command has them: ``NAME=VALUE`` for each value, or the name of a table."""
-    if isinstance(values, str | os.PathLike):
-        return [os.fspath(values)]
-    return [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in (values or {}).items()]
 
 
 def _shown(figure: Figure) -> Figure:

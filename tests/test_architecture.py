@@ -59,12 +59,14 @@ LAYERS = (
     "drom.scheduler.live.cli",
     "drom.scheduler.testbed",
     "drom.scheduler.comparison",
+    "drom.scheduler.experiments",
     "drom.scheduler.demo",
     "drom.scheduler.bench",
     "drom.scheduler.reproduction",
     "drom.help",
     "drom.bench",
     "drom.simulation",
+    "drom.experiments",
     "drom.app",
     "drom.__main__",
 )
@@ -79,6 +81,8 @@ PURE = (
     "drom.scheduler.policies",
     "drom.scheduler.predictors",
     "drom.scheduler.engine",
+    "drom.scheduler.experiments.effects",
+    "drom.workloads.formats",
     *(f"drom.agent.checkpoint.{name}" for name in ("bundle", "faults", "images")),
     *(
         f"drom.scheduler.slurm.{name}"
@@ -146,7 +150,7 @@ def test_every_module_has_a_layer() -> None:
     assert sorted(without) == ["drom", "drom.agent", "drom.scheduler", "drom.scheduler.live"]
     imports = {name: set(imported(modules()[name])) for name in without}
     assert {name: found for name, found in imports.items() if found} == {
-        "drom": {"__future__", "dromlib", "drom.simulation"}
+        "drom": {"__future__", "dromlib", "drom.experiments", "drom.simulation"}
     }
 
 

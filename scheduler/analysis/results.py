@@ -61,7 +61,7 @@ def write_schedule(
         _write_csv(table, folder / "jobs.csv")
         _write_swf(work, table, folder / "schedule.swf.gz", complete=told["complete"])
         if has_parquet():
-            _write_parquet(table, folder / "jobs.parquet")
+            write_parquet(table, folder / "jobs.parquet")
         for name, other in (more or {}).items():
             _write_csv(other, folder / f"{name}.csv")
         with replacing(folder / "summary.json") as stream:
@@ -119,7 +119,8 @@ def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> N
     write_swf(work.with_columns(wait=table["wait"], run_time=table["run_time"]).with_comments(*partial), path)
 
 
-def _write_parquet(table: Table, path: Path) -> None:
+def write_parquet(table: Mapping[str, Any], path: Path) -> None:
+    """Write a table, of which each column is an array or a list, completely or not at all."""
     arrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
     columns = [_arrow_column(arrow, column) for column in table.values()]
@@ -127,16 +128,20 @@ def _write_parquet(table: Table, path: Path) -> None:
         parquet.write_table(arrow.Table.from_arrays(columns, names=list(table)), stream)
 
 
-def _arrow_column(arrow: Any, column: NDArray[Any]) -> Any:  # noqa: ANN401 - pyarrow is untyped
-    """Return a column of whole numbers or texts for Arrow, from its bytes.
+def _arrow_column(arrow: Any, column: Any) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    """Return a column for Arrow; arrays of whole numbers and of texts from their bytes.
 
     To convert an array pyarrow would first import pandas, if that is installed, for longer than most simulations take.
     """
-    if column.dtype == np.int64:
-        return arrow.Array.from_buffers(arrow.int64(), len(column), [None, arrow.py_buffer(column.copy())])
-    texts = [text.encode() for text in column.tolist()]
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return arrow.LargeStringArray.from_buffers(len(texts), arrow.py_buffer(ends), arrow.py_buffer(b"".join(texts)))
+    kind = column.dtype.kind if isinstance(column, np.ndarray) else ""
+    if kind == "i":
+        buffer = arrow.py_buffer(column.astype(np.int64))
+        return arrow.Array.from_buffers(arrow.int64(), len(column), [None, buffer])
+    if kind == "U":
+        texts = [text.encode() for text in column.tolist()]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return arrow.LargeStringArray.from_buffers(len(texts), arrow.py_buffer(ends), arrow.py_buffer(b"".join(texts)))
+    return arrow.array(column)
 
 
 def load(folder: Path) -> dict[str, Any]:

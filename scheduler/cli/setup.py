@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.scheduler.analysis.contracts import check_possible
 from drom.scheduler.cli.limits import MOST_CORES, MOST_NODES
@@ -16,7 +17,7 @@ from drom.workloads import cleaning
 from drom.workloads.classes import Shares, classes, parse_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from drom.scheduler.engine.compiler import Policy
     from drom.workloads.cleaning import CleaningReport
@@ -81,3 +82,10 @@ class Setup(NamedTuple):
         )
         check_possible(run, terms)
         return run
+
+
+def choices_of(values: Mapping[Any, Any] | str | os.PathLike[str] | None) -> list[str]:
+    """Return options as the command has them: ``NAME=VALUE`` for each value, or the name of a table."""
+    if isinstance(values, str | os.PathLike):
+        return [os.fspath(values)]
+    return [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in (values or {}).items()]

@@ -53,6 +53,17 @@ class Candidate(NamedTuple):
         words = [word for choice in choices for word in ("--set", choice)]
         return self._replace(name=f"{self.name}({','.join(choices)})", options=(*self.options, *words))
 
+    def with_set(self, choices: Sequence[str]) -> Candidate:
+        """Return the contender with those of the parameters ``NAME=VALUE`` that its policy has; its own come after."""
+        names = load_policy(self.policy).options
+        own = [choice for choice in choices if choice.partition("=")[0] in names]
+        if not own:
+            return self
+        load_policy(self.policy, own)
+        premise = f"{self.premise}, with {', '.join(own)}" if self.premise else f"with {', '.join(own)}"
+        words = [word for choice in own for word in ("--set", choice)]
+        return self._replace(options=(*self.options[:2], *words, *self.options[2:]), premise=premise)
+
     def run(self, log: Path, nodes: int, cores: int, common: Sequence[str], out: Path) -> Run:
         """Return the simulation, with the `common` options of all contenders, which writes a folder below `out`.
 
@@ -155,6 +166,19 @@ def candidates(names: str, *, contracts: bool = False, cores: int = 2) -> list[C
         msg = f"--policies names {short(twice)} twice: name each policy once."
         raise SchedulerError(msg)
     return found
+
+
+def with_parameters(chosen: Sequence[Candidate], choices: Sequence[str]) -> list[Candidate]:
+    """Return the contenders, each with those of the parameters ``NAME=VALUE`` that its policy has.
+
+    Raises SchedulerError for a parameter that none of them has, and for a value that it cannot have.
+    """
+    for choice in choices:
+        name = choice.partition("=")[0]
+        if not any(name in load_policy(one.policy).options for one in chosen):
+            msg = f"--set {short(choice)}: none of these policies has a parameter {short(name)}: name another."
+            raise SchedulerError(msg)
+    return [one.with_set(choices) for one in chosen]
 
 
 def _candidate(name: str, cores: int) -> Candidate:

@@ -35,6 +35,10 @@ def compare_policies(
         str,
         typer.Option(metavar="A,B,...", help="Names or files, such as easy,sd(max_slowdown=5); default,cp adds cp."),
     ] = "default",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of all policies that have it, such as depth=50."),
+    ] = None,
     contracts: Contracts = None,
     rule: Rules = None,
     jobs: Annotated[
@@ -51,13 +55,13 @@ def compare_policies(
     from drom.scheduler.analysis.page import check_place
     from drom.scheduler.analysis.results import write_value
     from drom.scheduler.comparison import table
-    from drom.scheduler.comparison.candidates import candidates
+    from drom.scheduler.comparison.candidates import candidates, with_parameters
     from drom.workloads.figures import require
 
     if html is not None:
         require()
         check_place(html, "--html")
-    chosen = candidates(policies, contracts=bool(contracts), cores=cores)
+    chosen = with_parameters(candidates(policies, contracts=bool(contracts), cores=cores), set_ or ())
     common = [word for one in rule or () for word in ("--rule", one)]
     common += [word for one in contracts or () for word in ("--contracts", one)]
     with ExitStack() as stack:

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Result = TypeVar("Result")
 
@@ -37,7 +40,8 @@ def run_each(
                 # versions of Python that fails for a pool whose processes end at that moment.
                 while left and len(running) < at_once:
                     number, task = left.popleft()
-                    running[pool.submit(function, *task)] = number
+                    with _without_main():
+                        running[pool.submit(function, *task)] = number
                 for ended in wait(running, return_when=FIRST_COMPLETED).done:
                     take(running.pop(ended), ended.result())
         except BrokenProcessPool as error:
@@ -46,6 +50,16 @@ def run_each(
             for child in multiprocessing.active_children():
                 child.terminate()
             raise
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main module from processes that start: they would execute it, and so a script without a guard again."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _end_by_signals() -> None:

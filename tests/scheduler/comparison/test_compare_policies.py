@@ -12,9 +12,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.scheduler.comparison.candidates import candidates, usual
+from drom.scheduler.comparison.candidates import candidates, usual, with_parameters
 from drom.scheduler.comparison.table import COLUMNS, UNITS, Result, lines
 from drom.scheduler.engine.compiler import BASELINES
+from drom.scheduler.errors import SchedulerError
 from drom.workloads.swf import write_swf
 
 from tests.support.agents import START_SECONDS, wait_until
@@ -85,6 +86,35 @@ def test_energy_is_of_nodes_also_in_a_pool(log: Path, tmp_path: Path) -> None:
 
     assert [one["power_model"]["idle_watt"] * one["machine"]["nodes"] for one in summaries] == [1600] * 3
     assert summaries[1]["metrics"]["energy_joule"] == summaries[2]["metrics"]["energy_joule"]
+
+
+def test_parameters_of_all_policies_that_have_them() -> None:
+    """Those in brackets come after; others run as they are; a note says who runs with what."""
+    chosen = with_parameters(candidates("easy,slurm,sd(depth=9)"), ["depth=50", "mates=1"])
+
+    assert [one.name for one in chosen] == ["easy", "slurm", "sd(depth=9)"]
+    assert [one.options[2:] for one in chosen] == [
+        (),
+        ("--set", "depth=50"),
+        ("--set", "depth=50", "--set", "mates=1", "--set", "depth=9"),
+    ]
+    assert chosen[0].premise == ""
+    assert chosen[2].premise.endswith(", with depth=50, mates=1")
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ("dept=50", "--set 'dept=50': none of these policies has a parameter 'dept': name another."),
+        ("depth=x", "'depth=x': the parameter depth of policy slurm is a number: write depth=100."),
+    ],
+)
+def test_parameters_that_cannot_be(choice: str, sentence: str) -> None:
+    """One sentence."""
+    with pytest.raises(SchedulerError) as raised:
+        with_parameters(candidates("easy,slurm"), [choice])
+
+    assert str(raised.value) == sentence
 
 
 def test_one_that_fails(log: Path, tmp_path: Path) -> None:

@@ -6,11 +6,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.simulator.worker_pool import run_each
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def square(number: int) -> int:
@@ -37,6 +43,19 @@ def test_each_result_has_its_number() -> None:
     run_each(square, [(n,) for n in range(7)], 2, found.__setitem__)
 
     assert found == {n: n * n for n in range(7)}
+
+
+def test_a_script_is_not_executed_again(tmp_path: Path) -> None:
+    """Also without a guard, as that of the installed command; the main module is there again afterwards."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import math, sys\nfrom drom.scheduler.simulator.worker_pool import run_each\nprint('once')\n"
+        "run_each(math.factorial, [(3,), (4,)], 2, lambda number, found: print(number, found))\n"
+        "assert sys.modules['__main__'].math is math\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+
+    assert sorted(done.stdout.splitlines()) == ["0 6", "1 24", "once"]
 
 
 def test_a_process_that_is_killed() -> None:
