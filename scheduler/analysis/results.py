@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from drom.scheduler.analysis.schedule import Table
     from drom.scheduler.simulator.simulation import Simulation
     from drom.workloads.workload import Workload
-    from numpy.typing import NDArray
 
 _AT_ONCE = 20_000
 
