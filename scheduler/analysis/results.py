@@ -128,19 +128,17 @@ def write_parquet(table: Mapping[str, Any], path: Path) -> None:
 
 
 def _arrow_column(arrow: Any, column: Any) -> Any:  # noqa: ANN401 - pyarrow is untyped
-    """Return a column for Arrow; arrays of whole numbers and of texts from their bytes.
+    """Return a column for Arrow: a list, or an array of whole numbers or texts, which is converted from its bytes.
 
     To convert an array pyarrow would first import pandas, if that is installed, for longer than most simulations take.
     """
-    kind = column.dtype.kind if isinstance(column, np.ndarray) else ""
-    if kind == "i":
-        buffer = arrow.py_buffer(column.astype(np.int64))
-        return arrow.Array.from_buffers(arrow.int64(), len(column), [None, buffer])
-    if kind == "U":
-        texts = [text.encode() for text in column.tolist()]
-        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        return arrow.LargeStringArray.from_buffers(len(texts), arrow.py_buffer(ends), arrow.py_buffer(b"".join(texts)))
-    return arrow.array(column)
+    if not isinstance(column, np.ndarray):
+        return arrow.array(column)
+    if column.dtype == np.int64:
+        return arrow.Array.from_buffers(arrow.int64(), len(column), [None, arrow.py_buffer(column.copy())])
+    texts = [text.encode() for text in column.tolist()]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return arrow.LargeStringArray.from_buffers(len(texts), arrow.py_buffer(ends), arrow.py_buffer(b"".join(texts)))
 
 
 def load(folder: Path) -> dict[str, Any]:

@@ -360,6 +360,6 @@ def test_the_interface_is_all_that_is_shown() -> None:
         [sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True, timeout=60
     )
 
-    assert done.stdout == "['Result', '__version__', 'simulate', 'workload'] set()\n"
+    assert done.stdout == ("['Experiment', 'Result', '__version__', 'experiment', 'simulate', 'workload'] set()\n")
     with pytest.raises(AttributeError, match="has no attribute 'simulator'"):
         _ = drom.simulator

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from drom.__main__ import main
@@ -69,6 +70,7 @@ def _become(
             stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - until the end
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+        vars(resource_tracker._resource_tracker).update(_fd=None, _pid=None)  # its pipe is closed here
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(env)
