@@ -35,22 +35,28 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 SLOWEST = (
-    "scheduler/cli/test_simulate.py",
-    "agent/placement/kernel/test_distributor.py",
-    "docs/test_simulate.py",
     "scheduler/live/cluster/test_cluster.py",
-    "scheduler/reproduction/cp/test_experiment.py",
-    "system/test_cluster.py",
+    "docs/test_simulate.py",
+    "scheduler/cli/test_simulate.py",
     "examples/test_mpi.py",
+    "system/test_openmp.py",
     "scheduler/comparison/test_compare_policies.py",
-    "scheduler/policies/test_dynavgsd.py",
-    "scheduler/predictors/test_predictors.py",
-    "scheduler/reproduction/sd_policy/test_sd_policy.py",
     "system/test_bad_input.py",
-    "scheduler/policies/test_equipartition.py",
+    "system/test_adaptive_mpi.py",
     "scheduler/gap_filling/test_simulation.py",
+    "system/test_cluster.py",
+    "scheduler/reproduction/sd_policy/test_sd_policy.py",
+    "scheduler/policies/test_dynavgsd.py",
+    "agent/placement/kernel/test_distributor.py",
+    "scheduler/reproduction/cp/test_experiment.py",
+    "agent/checkpoint/test_fillers.py",
+    "scheduler/policies/test_equipartition.py",
+    "agent/bench/test_resize.py",
+    "agent/system/test_os_errors.py",
+    "agent/checkpoint/test_crashes.py",
+    "system/test_steward.py",
 )
-"""Modules that take a minute or nearly, the longest first; paths below tests."""
+"""The modules that take longest, the longest first; paths below tests."""
 
 
 @pytest.hookimpl(trylast=True)
