@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ def _find(name: str) -> Path:
     beside = Path(__file__).resolve().parent / name
     if beside.exists():
         return beside
+    from importlib import metadata  # slow, and needed in an editable install alone
+
     try:
         installed = Path(str(metadata.distribution("drom").locate_file(f"dromlib/{name}"))).resolve()
     except metadata.PackageNotFoundError:

@@ -17,7 +17,6 @@ import itertools
 import os
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -157,6 +156,8 @@ def is_cached() -> bool:
 
 def _mark(modules: Sequence[ModuleType]) -> Path | None:
     """Return the file that stands for a complete cache: made by this numba and Python for this kind of processor."""
+    from importlib import metadata
+
     folder = _cache_folder(modules)
     if folder is None:
         return None
