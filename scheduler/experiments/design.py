@@ -299,7 +299,7 @@ class _Parser:
         is_log = "workload.log" in found
         given = values.get("seeds", 1 if is_log else 10)
         seeds = tuple(given) if isinstance(given, list) else tuple(range(1, given + 1)) if given <= MOST_RUNS else ()
-        if not seeds or len(set(seeds)) < len(seeds) or any(type(seed) is not int or seed < 0 for seed in seeds):
+        if not seeds or any(type(seed) is not int or seed < 0 for seed in seeds) or len(set(seeds)) < len(seeds):
             self.fail("seeds", f"{toml(given)[:40]} is not a number of seeds, or a list of different ones from 0 on.")
         if is_log and len(seeds) > 1 and not {f"simulation.{key}" for key in _DRAWN} & found.keys():
             drawn = ", ".join(_DRAWN)
@@ -324,7 +324,7 @@ class _Parser:
 
     def metrics(self, names: Sequence[Any]) -> tuple[str, ...]:
         for name in names:
-            if name not in METRICS:
+            if type(name) is not str or name not in METRICS:
                 self.fail("metrics", f"{toml(name)[:40]} is no metric: choose {', '.join(METRICS)}.")
         if not names or len(set(names)) < len(names):
             self.fail("metrics", "write at least one metric, and each once.")

@@ -95,6 +95,8 @@ def test_an_experiment_without_factors(tmp_path: Path) -> None:
         ("seeds = 2", "warm_up = 0.95", ":1: warm_up: 0.95 is not a fraction of the jobs: both are at least 0, and to"),
         ("seeds = 2", "cool_down = -0.1", ":1: cool_down: -0.1 is not a fraction of the jobs"),
         ("seeds = 2", 'metrics = ["speed"]', ':1: metrics: "speed" is no metric: choose makespan_s, mean_response_s, '),
+        ("seeds = 2", "seeds = [[1]]", ":1: seeds: [[1]] is not a number of seeds, or a list of different ones from 0"),
+        ("seeds = 2", "metrics = [[1]]", ":1: metrics: [1] is no metric: choose makespan_s, mean_response_s, "),
         ("seeds = 2", "metrics = []", ":1: metrics: write at least one metric, and each once."),
         ("seeds = 2", 'compare = "jobs"', ':1: compare: "jobs" has not several levels: choose load, policy.'),
         ("seeds = 2", 'baseline = "sd"', ':1: baseline: "sd" is no level of policy: choose fcfs, easy.'),
