@@ -149,9 +149,9 @@ enum packing { PACK, UNPACK, SHIFT_DOWN, SHIFT_UP };
 
 /* Copy all elements that part `from` of the old split shares with part `to` of the new one: to a message, from a message, or
  * within the memory. There each keeps its order, so that those which move down are moved first to last, and those which
- * move up last to first, and none is overwritten before it is moved. */
-static void copy_shared(const drom_mpi_array *a, const struct part from[2], const struct part to[2], enum packing how,
-                        char *message)
+ * move up last to first, and none is overwritten before it is moved. Return the end of the message. */
+static char *copy_shared(const drom_mpi_array *a, const struct part from[2], const struct part to[2], enum packing how,
+                         char *message)
 {
     long stride[2] = {stride_of(a, from), stride_of(a, to)};
     long origin[2] = {origin_of(a, stride[0]), origin_of(a, stride[1])};
@@ -171,6 +171,7 @@ static void copy_shared(const drom_mpi_array *a, const struct part from[2], cons
                     memmove(a->memory + new, a->memory + old, length);
                 message += message ? length : 0;
             }
+    return message;
 }
 
 static size_t bytes_shared(const drom_mpi_array *a, const struct part from[2], const struct part to[2])
@@ -178,118 +179,178 @@ static size_t bytes_shared(const drom_mpi_array *a, const struct part from[2], c
     return (size_t)(count_shared(&a->axes[0], from[0], to[0]) * count_shared(&a->axes[1], from[1], to[1])) * a->bytes;
 }
 
+/* Whether what any two parts share lies in one piece in the memory of each. */
+static bool is_contiguous(const drom_mpi_array *a)
+{
+    const drom_mpi_axis *rows = &a->axes[0], *columns = &a->axes[1];
+    return rows->split != DROM_MPI_CYCLIC && columns->split != DROM_MPI_CYCLIC &&
+           (rows->size <= 1 || (columns->split == DROM_MPI_WHOLE && columns->halo == 0));
+}
+
+/* Return where the piece that two parts share begins in the memory of the old part (side 0) or of the new one (side 1). */
+static size_t offset_of(const drom_mpi_array *a, const struct part from[2], const struct part to[2], int side)
+{
+    struct overlap row = {0, {0, 0}}, column = {0, {0, 0}};
+    struct walk rows = begin_walk(&a->axes[0], from[0], to[0], 1), columns = begin_walk(&a->axes[1], from[1], to[1], 1);
+    long stride = stride_of(a, side == 0 ? from : to);
+    next_overlap(&rows, &row);
+    next_overlap(&columns, &column);
+    return (size_t)(origin_of(a, stride) + row.own[side] * stride + column.own[side]) * a->bytes;
+}
+
 /* --- moving data ------------------------------------------------------------------------------------------------------ */
 
-/* Messages under way with the other side of a move, all of them in one piece of memory. */
+/* Messages under way with the other side of a move. */
 struct traffic {
-    char *bytes;
     MPI_Request *requests;
     int count;
 };
 
-static size_t count_messages(size_t bytes)
-{
-    return (bytes + PIECE - 1) / PIECE;
-}
-
 static void start_messages(const drom_mpi *m, struct traffic *t, char *at, size_t bytes, int rank, bool sends)
 {
     for (size_t done = 0; done < bytes; done += PIECE) {
-        int length = piece(bytes - done);
+        t->requests = must_have(m, realloc(t->requests, (size_t)(t->count + 1) * sizeof *t->requests), 1);
         MPI_Request *request = &t->requests[t->count++];
         if (sends)
-            MPI_Isend(at + done, length, MPI_BYTE, rank, TAG_ELEMENTS, m->all, request);
+            MPI_Isend(at + done, piece(bytes - done), MPI_BYTE, rank, TAG_ELEMENTS, m->all, request);
         else
-            MPI_Irecv(at + done, length, MPI_BYTE, rank, TAG_ELEMENTS, m->all, request);
+            MPI_Irecv(at + done, piece(bytes - done), MPI_BYTE, rank, TAG_ELEMENTS, m->all, request);
     }
 }
 
-/* Start all messages of this rank with the other side: of its old part to the new owners, or of its new part from the old. */
-static struct traffic exchange(const drom_mpi *m, const drom_mpi_array *a, const struct part mine[2], const struct side *others,
-                               bool sends)
+/* Start all messages of this rank with the other side: of its old part to the new owners, or of its new part from the old.
+ * They are in `memory`, which has the part, or one after the other in `buffer` if that is not NULL. */
+static struct traffic exchange(const drom_mpi *m, const drom_mpi_array *a, char *memory, char *buffer,
+                               const struct part mine[2], const struct side *others, bool sends)
 {
-    struct traffic t = {NULL, NULL, 0};
-    size_t *bytes = must_have(m, calloc((size_t)others->count, sizeof *bytes), 1), all = 0, messages = 0;
+    struct traffic t = {NULL, 0};
     struct part theirs[2];
     for (int i = 0; i < others->count; i++) {
         if (others->ranks[i] == m->rank)
             continue;
         find_parts(a->axes, i, others->count, theirs);
-        bytes[i] = sends ? bytes_shared(a, mine, theirs) : bytes_shared(a, theirs, mine);
-        all += bytes[i];
-        messages += count_messages(bytes[i]);
-    }
-    t.bytes = must_have(m, malloc(all), all);
-    t.requests = must_have(m, malloc(messages * sizeof *t.requests), messages);
-    char *at = t.bytes;
-    for (int i = 0; i < others->count; at += bytes[i++]) {
-        if (bytes[i] == 0)
+        const struct part *from = sends ? mine : theirs, *to = sends ? theirs : mine;
+        size_t bytes = bytes_shared(a, from, to);
+        if (bytes == 0)
             continue;
-        find_parts(a->axes, i, others->count, theirs);
-        if (sends)
-            copy_shared(a, mine, theirs, PACK, at);
-        start_messages(m, &t, at, bytes[i], others->ranks[i], sends);
+        if (buffer && sends)
+            copy_shared(a, from, to, PACK, buffer);
+        start_messages(m, &t, buffer ? buffer : memory + offset_of(a, from, to, sends ? 0 : 1), bytes, others->ranks[i], sends);
+        buffer += buffer ? bytes : 0;
     }
-    free(bytes);
     return t;
 }
 
-static void finish_traffic(struct traffic *t)
+static void finish(struct traffic *t)
 {
     for (int i = 0; i < t->count; i++)
         MPI_Wait(&t->requests[i], MPI_STATUS_IGNORE);
     free(t->requests);
+    *t = (struct traffic){NULL, 0};
 }
 
-static void unpack(const drom_mpi *m, const drom_mpi_array *a, const struct part mine[2], const struct side *old, char *at)
-{
-    struct part theirs[2];
-    for (int i = 0; i < old->count; i++) {
-        if (old->ranks[i] == m->rank)
-            continue;
-        find_parts(a->axes, i, old->count, theirs);
-        copy_shared(a, theirs, mine, UNPACK, at);
-        at += bytes_shared(a, theirs, mine);
-    }
-}
-
-/* Besides the part itself this takes the memory of what is sent and received. */
-static void move_array(const drom_mpi *m, drom_mpi_array *a, const struct side *old, const struct side *new)
-{
+/* What a move of an array is for this rank. */
+struct move {
+    const struct side *old, *new;
     struct part before[2], after[2];
-    struct traffic out = {NULL, NULL, 0}, in = {NULL, NULL, 0};
-    size_t had = 0, has = 0;
+    size_t had, has;             /* bytes of memory, with the halo */
+    size_t kept, sent, received; /* bytes of elements */
+};
+
+static struct move describe_move(const drom_mpi_array *a, const struct side *old, const struct side *new)
+{
+    struct move v = {.old = old, .new = new};
     if (old->me >= 0) {
-        find_parts(a->axes, old->me, old->count, before);
-        had = memory_of(a, before);
-        out = exchange(m, a, before, new, true);
+        find_parts(a->axes, old->me, old->count, v.before);
+        v.had = memory_of(a, v.before);
+        v.sent = bytes_shared(a, v.before, v.before);
     }
     if (new->me >= 0) {
-        find_parts(a->axes, new->me, new->count, after);
-        has = memory_of(a, after);
-        in = exchange(m, a, after, old, false);
-        if (has > had)
-            a->memory = must_have(m, realloc(a->memory, has), has);
+        find_parts(a->axes, new->me, new->count, v.after);
+        v.has = memory_of(a, v.after);
+        v.received = bytes_shared(a, v.after, v.after);
     }
-    if (old->me >= 0 && new->me >= 0) {
-        copy_shared(a, before, after, SHIFT_DOWN, NULL);
-        copy_shared(a, before, after, SHIFT_UP, NULL);
+    if (old->me >= 0 && new->me >= 0)
+        v.kept = bytes_shared(a, v.before, v.after);
+    v.sent -= v.kept;
+    v.received -= v.kept;
+    return v;
+}
+
+static struct traffic start_sending(const drom_mpi *m, const drom_mpi_array *a, const struct move *v, char *buffer)
+{
+    return v->old->me < 0 ? (struct traffic){NULL, 0} : exchange(m, a, a->memory, buffer, v->before, v->new, true);
+}
+
+static struct traffic start_receiving(const drom_mpi *m, const drom_mpi_array *a, const struct move *v, char *memory,
+                                      char *buffer)
+{
+    return v->new->me < 0 ? (struct traffic){NULL, 0} : exchange(m, a, memory, buffer, v->after, v->old, false);
+}
+
+static char *allocate(const drom_mpi *m, char *memory, size_t bytes)
+{
+    return must_have(m, realloc(memory, bytes + !bytes), bytes);
+}
+
+/* Nothing stays: elements go from the old memory to others and come from them into new memory, without a copy between. This
+ * takes as much memory as the smaller of both, which is less than what moves. */
+static void replace(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
+{
+    char *fresh = v->has > 0 ? allocate(m, NULL, v->has) : NULL;
+    struct traffic in = start_receiving(m, a, v, fresh, NULL), out = start_sending(m, a, v, NULL);
+    finish(&in);
+    finish(&out);
+    free(a->memory);
+    a->memory = fresh;
+}
+
+static void unpack(const drom_mpi *m, const drom_mpi_array *a, const struct move *v, char *at)
+{
+    struct part theirs[2];
+    for (int i = 0; i < v->old->count; i++) {
+        find_parts(a->axes, i, v->old->count, theirs);
+        if (v->old->ranks[i] != m->rank)
+            at = copy_shared(a, theirs, v->after, UNPACK, at);
     }
-    finish_traffic(&in);
-    if (new->me >= 0)
-        unpack(m, a, after, old, in.bytes);
-    free(in.bytes);
-    finish_traffic(&out);
-    free(out.bytes);
+}
+
+/* Something stays: it is moved within the memory once all that is sent has left it, either to the others or, if the rank also
+ * receives, to a copy. */
+static void rearrange(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
+{
+    bool copies = v->sent > 0 && (v->received > 0 || !is_contiguous(a)), collects = v->received > 0 && !is_contiguous(a);
+    char *outgoing = copies ? allocate(m, NULL, v->sent) : NULL, *incoming = collects ? allocate(m, NULL, v->received) : NULL;
+    struct traffic out = start_sending(m, a, v, outgoing);
+    if (!copies)
+        finish(&out);
+    if (v->has > v->had)
+        a->memory = allocate(m, a->memory, v->has);
+    if (v->kept > 0) {
+        copy_shared(a, v->before, v->after, SHIFT_DOWN, NULL);
+        copy_shared(a, v->before, v->after, SHIFT_UP, NULL);
+    }
+    struct traffic in = start_receiving(m, a, v, a->memory, incoming);
+    finish(&in);
+    if (collects)
+        unpack(m, a, v, incoming);
+    free(incoming);
+    finish(&out);
+    free(outgoing);
+    if (v->has < v->had)
+        a->memory = allocate(m, a->memory, v->has);
+}
+
+static void move_array(const drom_mpi *m, drom_mpi_array *a, const struct side *old, const struct side *new)
+{
+    struct move v = describe_move(a, old, new);
+    if (v.kept == 0 && is_contiguous(a))
+        replace(m, a, &v);
+    else
+        rearrange(m, a, &v);
     a->is_here = new->me >= 0;
-    if (!a->is_here) {
-        free(a->memory);
-        a->memory = NULL;
-        return;
-    }
-    if (has < had)
-        a->memory = must_have(m, realloc(a->memory, has), has);
-    memcpy(a->parts, after, sizeof after);
+    if (a->is_here)
+        memcpy(a->parts, v.after, sizeof v.after);
 }
 
 /* Whether all numbers of ranks up to `most` have parts that follow on each other. */

@@ -217,7 +217,8 @@ static void receive_object(drom_mpi_objects *o, long object, int rank, struct ro
     MPI_Recv(&head, sizeof head, MPI_BYTE, rank, TAG_OBJECT, m->all, MPI_STATUS_IGNORE);
     reserve(m, room, head.bytes);
     for (long done = 0; done < head.bytes; done += PIECE)
-        MPI_Recv(room->bytes + done, piece((size_t)(head.bytes - done)), MPI_BYTE, rank, TAG_OBJECT, m->all, MPI_STATUS_IGNORE);
+        MPI_Recv(room->bytes + done, piece((size_t)(head.bytes - done)), MPI_BYTE, rank, TAG_OBJECT, m->all,
+                 MPI_STATUS_IGNORE);
     o->kind.unpack(o->kind.context, object, room->bytes, head.bytes);
     o->work[object] = head.work;
 }
