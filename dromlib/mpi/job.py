@@ -121,7 +121,7 @@ class AdaptiveJob:
         self._kept.append(kind)
         address = self._call("drom_mpi_add_objects", self._handle, kind)
         check(address)
-        mine.begin(address, make)
+        mine.begin(address, make, self.comm.rank)
         return mine
 
     def point(self) -> Outcome:

@@ -56,10 +56,10 @@ class Objects(dict[int, Any]):
         decides = _for_c(strategy) if strategy else STRATEGY()
         return Kind(count, PACK(_or_abort(self._pack)), UNPACK(_or_abort(self._unpack)), None, decides, speed)
 
-    def begin(self, address: int, make: Callable[[int], Any]) -> None:
+    def begin(self, address: int, make: Callable[[int], Any], rank: int) -> None:
         """Make the objects that are this rank's at the start."""
         self._address = address
-        self.update((number, make(number)) for number in self.measured())
+        self.update((number, make(number)) for number in range(self._count) if self.owner(number) == rank)
 
     def _pack(self, _: object, number: int, place: int | None) -> int:
         if place is None:

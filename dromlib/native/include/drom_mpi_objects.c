@@ -180,7 +180,7 @@ static void agree(drom_mpi_objects *o, const struct side *old, const struct side
 
 /* --- moving ----------------------------------------------------------------------------------------------------------- */
 
-/* Room for one object on its way. */
+/* Room for one object on its way, and a place for one without bytes. */
 struct room {
     char *bytes;
     size_t size;
@@ -192,10 +192,10 @@ static void reserve(const drom_mpi *m, struct room *room, long bytes)
         fprintf(stderr, "drom: an object has %ld bytes: correct what pack() returns.\n", bytes);
         MPI_Abort(m->all, 1);
     }
-    if ((size_t)bytes <= room->size)
+    if (room->bytes && (size_t)bytes <= room->size)
         return;
     free(room->bytes);
-    *room = (struct room){must_have(m, malloc((size_t)bytes), (size_t)bytes), (size_t)bytes};
+    *room = (struct room){must_have(m, malloc((size_t)bytes + 1), (size_t)bytes + 1), (size_t)bytes};
 }
 
 static void send_object(drom_mpi_objects *o, long object, int rank, struct room *room)
