@@ -156,7 +156,7 @@ class SchedulerOptions:
         parser=reader(parse_store),
     )
     store_ca: Path | None = typer.Option(
-        None, metavar="FILE", help="Connect to etcd by TLS: the certificate of the authority that etcd's names."
+        None, metavar="FILE", help="Connect to etcd by TLS, and trust certificates of the authority in this file."
     )
     store_cert: Path | None = typer.Option(None, metavar="FILE", help="The certificate that is shown to etcd.")
     store_key: Path | None = typer.Option(None, metavar="FILE", help="The private key of that certificate.")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import urllib3
 
-ATTEMPT = 1.0
-"""Seconds for which a member may take before the next one is asked."""
+SHORTEST = 0.3
+"""The fewest seconds that a member has to answer before the next one is asked; it has half of those that are left."""
 PAUSE = 0.05
 """Seconds to wait after every member has failed."""
 LARGEST = 256 << 20
@@ -177,7 +177,7 @@ class Etcd:
         why = f"it has not answered for {seconds:g} s"
         while (left := until - time.monotonic()) > 0:
             try:
-                with self._ask(path, body, min(left, ATTEMPT)) as answer:
+                with self._ask(path, body, max(left / 2, SHORTEST) if len(self._pools) > 1 else left) as answer:
                     return self._value(answer)
             except _ElsewhereError as error:  # noqa: PERF203 - the next member is asked
                 why = str(error)

@@ -8,7 +8,7 @@ import threading
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING
 
-from drom.scheduler.live.server.etcd import ATTEMPT, CompactedError, StoreError
+from drom.scheduler.live.server.etcd import CompactedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +22,8 @@ UNREAD = 64
 """Messages that may wait; while so many do, no more are read."""
 PAUSE = 0.1
 """Seconds after a failure."""
+LAST = 1.0
+"""Most seconds to wait for the end of the thread."""
 
 
 class Watch:
@@ -54,7 +56,7 @@ class Watch:
         if self._answer:
             with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has ended already
                 self._answer.shutdown()
-        self._thread.join(ATTEMPT)
+        self._thread.join(LAST)
 
     def _opened(self, answer: urllib3.BaseHTTPResponse) -> None:
         self._answer = answer
