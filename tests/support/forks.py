@@ -23,6 +23,8 @@ class Fork(subprocess.Popen[Any]):
     """A `drom` command, as ``Popen(["drom", *words], cwd=..., env=..., stdout=...)`` would run it.
 
     It has arguments, environment, folder, descriptors and exit status of its own; only the start of Python is left out.
+    The parent must have closed its connections to an SQLite database that the command opens: SQLite, like some other
+    libraries, remembers descriptors that are closed in the fork.
     """
 
     def _execute_child(
