@@ -66,7 +66,7 @@ def read_log(
     if name and name not in READ:
         msg = f"There is no format {short(name)} to read: choose {', '.join(READ)}."
         raise WorkloadError(msg)
-    if Path(path, RESULTS).is_file():
+    if Path(path).is_dir() and Path(path, RESULTS).is_file():
         path = Path(path, RESULTS)
     name = name or _recognised(path)
     if name == "swf":

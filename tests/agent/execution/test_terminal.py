@@ -61,6 +61,12 @@ class User:
         self._line = heard.line
         return heard.message or b""
 
+    def connections(self) -> list[int]:
+        """Return the connections that have proved their keys."""
+        while self._endpoint.run():
+            pass
+        return list(self._endpoint._inside)
+
     def send(self, message: bytes) -> bool:
         """Send a message to the program; return whether it takes one now."""
         try:
@@ -205,7 +211,7 @@ def test_a_program_that_prints_without_end_waits(user: Callable[..., User]) -> N
 
     for _ in range(200):  # it goes on
         there.receive()
-    assert child.io_counters().write_chars > written[-1]
+    wait_until(lambda: child.io_counters().write_chars > written[-1], lambda: written[-1])
     there.send(terminal.INPUT + b"\x03")
     assert there.read_status() == 128 + signal.SIGINT
 
@@ -287,7 +293,7 @@ def test_a_connection_that_breaks_before_the_program_begins_is_made_again(user: 
     """As when strangers fill the places of the user's side."""
     there = user("/bin/echo", "hello")
     assert there.receive() == terminal.HELLO
-    (fd,) = there._endpoint._inside
+    (fd,) = wait_until(there.connections, lambda: "no connection")
     there._endpoint._reject(fd)
 
     there.begin()
