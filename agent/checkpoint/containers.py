@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.checkpoint import bundle, faults
 from drom.agent.checkpoint.bundle import Program
-from drom.agent.checkpoint.images import CheckpointError
+from drom.agent.checkpoint.images import CheckpointError, CrashedError
 from drom.agent.checkpoint.processes import kill
 from drom.agent.enforcement import memory_limits
 from drom.agent.system import proc
@@ -43,12 +43,18 @@ class Containers:
         self._script = script
 
     def start(self, job: int, program: Program) -> int:
-        """Start a program in a new container, and return its process number on the node. Raises `CheckpointError`."""
+        """Start a program in a new container, and return its process number on the node.
+
+        Raises `CheckpointError`, or `CrashedError` if runc was killed.
+        """
         self.remove(job)
         folder = self._write_bundle(job, program)
         pid_file, log = folder / "pid", folder / "log"
         command = ("run", "--detach", "--bundle", str(folder), "--pid-file", str(pid_file), self.name(job))
         status = self._call("--log", str(log), *command)
+        if status < 0:
+            self.remove(job)
+            raise CrashedError("runc was killed while it started the job.")
         if status:
             reason = faults.of_runc(log.read_text(errors="replace") if log.exists() else "")
             self.remove(job)

@@ -46,6 +46,10 @@ class CheckpointError(DromError):
     """Raised when a job cannot be saved, moved or restored; the message is a sentence that says what to do."""
 
 
+class CrashedError(CheckpointError):
+    """Raised when CRIU or runc was killed at work. The processes of the job have been killed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """The record of an image.

@@ -15,7 +15,16 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from drom.agent.checkpoint import faults, processes
-from drom.agent.checkpoint.images import CONTAINER, NEW, PROCESSES, RESTORED, RESTORING, WHOLE, CheckpointError
+from drom.agent.checkpoint.images import (
+    CONTAINER,
+    NEW,
+    PROCESSES,
+    RESTORED,
+    RESTORING,
+    WHOLE,
+    CheckpointError,
+    CrashedError,
+)
 from drom.agent.checkpoint.store import write
 from drom.agent.checkpoint.tools import ABANDONED, Limit, within
 from drom.agent.system import proc
@@ -41,10 +50,6 @@ _FAILED = b"Dumping FAILED"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OF_RESTORE = ("restore.log", "runc.log", "pid", "since")
 """Files of a restore in the folder of an image."""
-
-
-class CrashedError(CheckpointError):
-    """Raised when CRIU was killed while it saved a job. The job's processes have been killed."""
 
 
 class Way(Protocol):

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, TypeVar
 from drom.agent.checkpoint import bundle, containers
 from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.containers import Containers
-from drom.agent.checkpoint.images import CONTAINER, WHOLE, CheckpointError, Image, Quota
+from drom.agent.checkpoint.images import CONTAINER, WHOLE, CheckpointError, CrashedError, Image, Quota
 from drom.agent.checkpoint.processes import descendants
-from drom.agent.checkpoint.saver import RESTORE_SECONDS, CrashedError, Saver, restored_pid
+from drom.agent.checkpoint.saver import RESTORE_SECONDS, Saver, restored_pid
 from drom.agent.checkpoint.store import TOOLS, ImageStore
 from drom.agent.checkpoint.tools import Limit, Tools
 from drom.agent.enforcement import affinity
@@ -199,8 +199,10 @@ class Filler:
                 return self._with_limit(restored_pid(self._image))
         except _NotStartedError as error:
             self._tell(error.report)
+        except CrashedError as error:
+            self._tell(Report(lost=str(error)))
         except CheckpointError as error:
-            if not self._order():  # which has ended the restore otherwise
+            if not (start.image and self._order()):  # which has ended the restore otherwise
                 self._tell(Report(fault="image" if start.image else "node", reason=str(error)))
         return None
 

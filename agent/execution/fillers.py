@@ -258,6 +258,8 @@ class Fillers:
         """Announce an order and look for the answer: return why the job goes on, or an empty text for now."""
         order = filler.read(attempt.folder.path, SAVE, Order)
         report = self.report(attempt)
+        if attempt.start.saving == CONTAINER and attempt.pid and proc.start_time(attempt.pid) is None:
+            self.thaw(attempt)  # drom-step kills what its drom-filler left, also a CRIU that had frozen the job
         if report.answered >= attempt.asked:
             attempt.asked = 0
             return report.reason

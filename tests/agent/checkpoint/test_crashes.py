@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 from drom.agent.checkpoint import saver as saver_module
 from drom.agent.checkpoint.containers import Containers
-from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE
-from drom.agent.checkpoint.saver import CrashedError, restored_pid
+from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, CrashedError
+from drom.agent.checkpoint.saver import restored_pid
 from drom.agent.system import proc
 from drom.agent.system.files import lock_folder
 

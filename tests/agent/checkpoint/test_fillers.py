@@ -412,6 +412,53 @@ def test_a_filler_whose_keeper_is_killed_has_its_last_image(cluster: Cluster, co
     assert cluster.images("n1") == ["7.1"]
 
 
+def test_a_filler_whose_keeper_is_killed_while_it_is_frozen_ends(cluster: Cluster, counting: Counting) -> None:
+    """A CRIU that was at work has left it frozen."""
+    cluster.open("n1")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    groups = Path(f"/proc/{running(counting)[0]}/cgroup").read_text(encoding="ascii").splitlines()
+    state = Path(
+        "/sys/fs/cgroup/freezer", next(one for one in groups if "/drom-" in one).rpartition("/")[2], "freezer.state"
+    )
+    if state.exists():  # version 2 has no processes that a signal does not end
+        state.write_text("FROZEN", encoding="ascii")
+    cluster.scheduler.say("n1", Save(7, 1, 1, WITHIN))
+    await_true((cluster.agents["n1"].dir / "steward" / "7.1" / "save").exists, "no order")
+    kill(*cluster.keepers())
+
+    ended = cluster.scheduler.hear(Ended, job=7)
+    cluster.scheduler.say("n1", Forget(7, 1))
+
+    assert ended.status == -9
+
+
+@pytest.mark.parametrize("ends", ["exit 1", "kill -9 $$"])
+def test_a_start_that_fails_while_a_save_is_ordered_is_no_end(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """The job has not run, and is started again; it is the node's fault unless runc was killed."""
+    begun, goes_on = tmp_path / "begun", tmp_path / "goes_on"
+    runc = tmp_path / "bin" / "runc"
+    runc.parent.mkdir()
+    waits = f"touch {begun}; until [ -e {goes_on} ]; do sleep 0.01; done; {ends}"
+    runc.write_text(f'#!/bin/sh\ncase "$*" in *" run "*) {waits};; esac\nexec {shutil.which("runc")} "$@"\n', "ascii")
+    runc.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{runc.parent}:{os.environ['PATH']}")
+    cluster.open("n1")
+    cluster.scheduler.say("n1", start(7, "true", saving=CONTAINER))
+    await_true(begun.exists, "runc was not called")
+    cluster.scheduler.say("n1", Save(7, 1, 1, WITHIN))
+    await_true((cluster.agents["n1"].dir / "steward" / "7.1" / "save").exists, "no order")
+    goes_on.touch()
+    if ends == "exit 1":
+        assert cluster.scheduler.hear(Refused, job=7).fault == "node"
+    else:
+        ended = cluster.scheduler.hear(Ended, job=7)
+        assert ended.note == "runc was killed while it started the job."
+    cluster.scheduler.say("n1", Forget(7, 1))
+
+
 def test_a_save_ends_a_restore(cluster: Cluster, counting: Counting) -> None:
     """A job that is not restored yet is saved at once: its image stays as it is."""
     cluster.open("n1")
