@@ -122,9 +122,11 @@ def address_of(members: Sequence[Member], prefix: str, **more: Any) -> StoreAddr
     return StoreAddress(tuple(member.at for member in members), prefix, **more)
 
 
-def shared_store(folder: Path, address: StoreAddress, name: str = "n1", cluster: str = "drom") -> Store:
+def shared_store(
+    folder: Path, address: StoreAddress, name: str = "n1", cluster: str = "drom", lease: int = LEASE
+) -> Store:
     """Open the queue of a scheduler that stands by."""
-    return Store(folder, medium=SharedRows(address, cluster, name, LEASE))
+    return Store(folder, medium=SharedRows(address, cluster, name, lease))
 
 
 def rows_of(store: Store) -> SharedRows:
