@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,10 +76,7 @@ def experiment(
     design = parse(given)
     bar = Bar(progress_stream(), "simulating") if progress else None
     try:
-        at_once = jobs or len(os.sched_getaffinity(0))
-        outcome = run_experiment(
-            design, given.where, folder, at_once, say=say, show=bar.show if bar else lambda _: None
-        )
+        outcome = run_experiment(design, given.where, folder, jobs, say=say, show=bar.show if bar else lambda _: None)
     finally:
         if bar:
             bar.clear()

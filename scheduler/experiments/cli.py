@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import textwrap
@@ -45,8 +44,7 @@ def experiment(
     bar = Bar(sys.stderr, f"simulating {counted(len(design.cells) * len(design.seeds), 'run')}")
     try:
         with ended_by_sigterm():
-            at_once = jobs or len(os.sched_getaffinity(0))
-            outcome = run_experiment(design, source.where, folder, at_once, say=_say, show=bar.show)
+            outcome = run_experiment(design, source.where, folder, jobs, say=_say, show=bar.show)
     except KeyboardInterrupt:
         bar.clear()
         _say(f"interrupted: the runs that have ended are kept in {folder}: the same command makes the others.")

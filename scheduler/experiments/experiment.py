@@ -41,12 +41,14 @@ def run_experiment(
     design: Design,
     where: Callable[[str], str],
     folder: Path,
-    at_once: int,
+    at_once: int | None,
     *,
     say: Callable[[str], None],
     show: Callable[[float], None],
 ) -> Outcome:
-    """Make the runs that `folder` does not have, `at_once` at a time; `where` returns the place of a key in a file.
+    """Make the runs that `folder` does not have, `at_once` at a time (None: one for each CPU).
+
+    `where` returns the place of a key in a file.
 
     `say` gets what is compiled, `show` the fraction that is done. Raises SchedulerError for a level that cannot be,
     and if all runs fail.

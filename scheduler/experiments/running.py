@@ -170,9 +170,9 @@ def trimmed(run: Simulation, warm_up: float, cool_down: float) -> dict[str, floa
 
 
 def run_design(
-    design: Design, folder: Path, at_once: int, show: Callable[[float], None]
+    design: Design, folder: Path, at_once: int | None, show: Callable[[float], None]
 ) -> dict[tuple[tuple[Any, ...], int], Found]:
-    """Make all runs that `folder` does not have, several at a time; return what was found by cell and seed.
+    """Make all runs that `folder` does not have, `at_once` at a time; return what was found by cell and seed.
 
     `show` gets the fraction that is done. Runs that have ended are kept when others fail or are interrupted. Raises
     SchedulerError if the folder cannot be written or a process is killed.

@@ -146,7 +146,7 @@ def gapfill(
     compile_program(policy)
     simulation.compile_all()
     with all_or_nothing("simulating") as bar:
-        found = points(seed, days, jobs or len(os.sched_getaffinity(0)), bar.show)
+        found = points(seed, days, jobs, bar.show)
     told = to_json(found, seed, days)
     typer.echo(json_text(told) if json else "\n".join(lines(found, days)).rstrip())
     if out is not None:
@@ -217,7 +217,7 @@ def constraint_programming(
     tasks = tasks_of(chosen, first, platform, tests)
     left = "nothing is written" if kept is None else "completed simulations are kept for the same command"
     with interruptible("simulating", left) as bar:
-        found = measure_all(tasks, jobs or len(os.sched_getaffinity(0)), bar.show, kept)
+        found = measure_all(tasks, jobs, bar.show, kept)
     told = to_json(found, chosen, first, machine)
     typer.echo(json_text(told) if json else "\n".join(lines(found, chosen, first, machine)))
     if out is not None:

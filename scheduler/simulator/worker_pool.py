@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 from collections import deque
@@ -24,21 +25,23 @@ Result = TypeVar("Result")
 def run_each(
     function: Callable[..., Result],
     tasks: Sequence[tuple[Any, ...]],
-    at_once: int,
+    at_once: int | None,
     take: Callable[[int, Result], None],
 ) -> None:
     """Call a function of a module with each of these tuples; `take` gets each one's number and result as it ends.
 
+    `at_once` of them run at a time; None: one for each CPU of this process.
     On Ctrl-C all stop at once. Raises SchedulerError if one of the processes is killed.
     """
     running: dict[Future[Result], int] = {}
     left = deque(enumerate(tasks))
-    with ProcessPoolExecutor(min(at_once, len(tasks)), multiprocessing.get_context("spawn"), _end_by_signals) as pool:
+    most = min(at_once or len(os.sched_getaffinity(0)), len(tasks))
+    with ProcessPoolExecutor(most, multiprocessing.get_context("spawn"), _end_by_signals) as pool:
         try:
             while left or running:
                 # No more calls are submitted than run: waiting ones would have to be cancelled at the end, and in some
                 # versions of Python that fails for a pool whose processes end at that moment.
-                while left and len(running) < at_once:
+                while left and len(running) < most:
                     number, task = left.popleft()
                     with _without_main():
                         running[pool.submit(function, *task)] = number

@@ -67,7 +67,7 @@ def tests_in(found: Iterable[Task]) -> list[Case]:
 
 
 def measure_all(
-    tasks: Sequence[Task], at_once: int, show: Callable[[float], None], kept: Kept[Metrics] | None = None
+    tasks: Sequence[Task], at_once: int | None, show: Callable[[float], None], kept: Kept[Metrics] | None = None
 ) -> dict[Task, Metrics]:
     """Make all simulations that are not completed yet, several at a time; `show` gets the fraction that is done.
 

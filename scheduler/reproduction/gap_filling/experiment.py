@@ -165,7 +165,7 @@ def _row(
     )
 
 
-def points(seed: int, days: int, at_once: int, show: Callable[[float], None]) -> list[Point]:
+def points(seed: int, days: int, at_once: int | None, show: Callable[[float], None]) -> list[Point]:
     """Make all simulations with SEEDS seeds from `seed` on, several at a time; `show` gets the fraction that is done.
 
     Raises SchedulerError if a simulating process is killed.
