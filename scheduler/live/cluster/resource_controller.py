@@ -54,7 +54,7 @@ NUMBER, FILLS, PRIORITY, SUBMITTED, EXPECTED, UNITS, MOST, LENGTH, KIND, AMOUNTS
 END, NODE, PART = 2, 3, 4
 """Columns of the parts of running jobs, after `NUMBER` and `FILLS`; the amounts of a part follow."""
 PUNCTUAL = 2
-"""Seconds after the beginning of a slot within which regular jobs may start."""
+"""Seconds after the beginning of a slot within which its first turn has to come for regular jobs to start in it."""
 STAY = 2
 """A filler starts only where no regular job is expected for so many times the lead."""
 
@@ -182,10 +182,11 @@ class ResourceController:
     @property
     def wake(self) -> int:
         """The next second at which `turn` has something to do although nothing happens; NEVER without one."""
-        opens = (self._slot + 1) * self._gaps.slot
-        if self._answer or self._lost or (self._news and not self._question and not opens):
+        slot = self._gaps.slot
+        if self._answer or self._lost or (self._news and not self._question and not slot):
             return 0
-        first = min(self._ends[0][0] if self._ends else NEVER, self._fill_at, opens if self._news else NEVER)
+        opens = (self._slot + 1) * slot if slot else NEVER
+        first = min(self._ends[0][0] if self._ends else NEVER, self._fill_at, opens)
         return min(first, self._question.now + PATIENCE) if self._question else first
 
     @property
@@ -404,7 +405,7 @@ class ResourceController:
         return [*found, *filled]
 
     def _opens(self, now: int) -> bool:
-        """Return whether regular jobs may start: at any time, or once at the beginning of each slot."""
+        """Return whether regular jobs may start: at any time, or in the first turn of each slot."""
         if not self._gaps.slot:
             return True
         last, (self._slot, late) = self._slot, divmod(now, self._gaps.slot)

@@ -41,8 +41,8 @@ SLOT = 60
 """Policy A: T in seconds."""
 TICK = 0.1
 """Seconds of work that a filler counts as one."""
-LONGEST = 240
-"""Most seconds of a regular job."""
+LONGEST = 235
+"""Most seconds of a regular job, less than four slots with its start and its end."""
 DELAYED = 1.0
 """A regular job that begins so many seconds after it was placed was delayed."""
 RUNS = {
@@ -231,7 +231,7 @@ def _row(name: str, told: dict[str, Any], ended: dict[str, Any], window: tuple[f
         name,
         held[0] / whole,
         sum(held) / whole,
-        _filled(_stays(ours, "placed"), _stays(fillers, "placed"), window) if name in SLOTTED else 0.0,
+        _filled(_stays(ours, "started"), _stays(fillers, "placed"), window) if name in SLOTTED else 0.0,
         ticks * TICK / whole,
         tuple(regular.values()),
         sum(wait > DELAYED for wait in waits),
@@ -273,14 +273,11 @@ def _held(stays: Sequence[Stay], window: tuple[float, float]) -> float:
 
 def _filled(regular: Sequence[Stay], fillers: Sequence[Stay], window: tuple[float, float]) -> float:
     """Return the share that fillers had of the whole slots in a window on nodes without a regular job."""
-    first, last = math.ceil(window[0] / SLOT), math.floor(window[1] / SLOT)
-    used = {
-        (stay.node, slot)
-        for stay in regular
-        for slot in range(max(first, int(stay.begin // SLOT)), min(last, math.ceil(min(stay.end, window[1]) / SLOT)))
-    }
-    idle = NODES * (last - first) - len(used)
-    return _held(fillers, (first * SLOT, last * SLOT)) / (idle * SLOT) if idle else 0.0
+    slots = [(at * SLOT, (at + 1) * SLOT) for at in range(math.ceil(window[0] / SLOT), math.floor(window[1] / SLOT))]
+    used = {(stay.node, slot) for stay in regular for slot in slots if _held([stay], slot)}
+    idle = NODES * len(slots) - len(used)
+    held = sum(_held([stay], slot) for stay in fillers for slot in slots if (stay.node, slot) not in used)
+    return held / (idle * SLOT) if idle else 0.0
 
 
 def _waits(entries: Sequence[dict[str, Any]]) -> float:

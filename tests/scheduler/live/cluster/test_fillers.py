@@ -222,6 +222,21 @@ def test_under_policy_a_fillers_are_saved_before_each_slot_ends(tmp_path: Path) 
     assert (True, True) in seen
 
 
+def test_a_job_that_comes_within_a_slot_waits_for_the_next(tmp_path: Path) -> None:
+    """The scheduler wakes at the beginning of each slot although nothing happens, and decides only then."""
+    here = cluster(tmp_path, Gaps(60, 10), nodes=1)
+    controller = here.cluster.controller
+    assert controller
+    while here.now % 60:
+        here.turn(1.0)
+    assert controller.wake == here.now + 60
+    regular = here.cluster.submit(replace(REGULAR, time=60), ANN, here.now)
+    here.turn()
+    assert (regular.state, controller.wake) == ("pending", here.now + 60)
+    here.turn(60.0)
+    assert regular.state == "starting"
+
+
 def test_an_image_is_restored_only_on_cpus_of_its_type(tmp_path: Path) -> None:
     """Elsewhere the filler waits."""
     here = cluster(tmp_path)

@@ -61,9 +61,9 @@ def test_the_figures_of_a_run_are_those_of_its_history() -> None:
 
 
 def test_slots_count_that_no_regular_job_has() -> None:
-    """A regular job has a slot to its end; what fillers have outside of the whole slots is not counted."""
+    """A regular job has a slot to its end: what fillers have of its rest is not counted, nor what is no whole slot."""
     regular = [Stay("n1", 2 * SLOT, 2.5 * SLOT)]
-    fillers = [Stay("n2", 1.1 * SLOT, 2.9 * SLOT), Stay("n1", 3 * SLOT, math.inf)]
+    fillers = [Stay("n2", 1.1 * SLOT, 2.9 * SLOT), Stay("n1", 2.6 * SLOT, 2.9 * SLOT), Stay("n1", 3 * SLOT, math.inf)]
     window = (1.5 * SLOT, 4.5 * SLOT)
 
     assert live._filled(regular, fillers, window) == pytest.approx((0.9 + 1.0) / (2 * NODES - 1))
