@@ -54,9 +54,9 @@ FUZZ_SECONDS ?= 600
 fuzz: kernel ## feed all that reads what others wrote with what nobody would write
 	DROM_FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTEST) --hypothesis-profile=fuzz tests/fuzz
 
-test-programs: $(READY) ## put real programs of Debian and PyPI through storms of resizes
+test-programs: $(READY) ## put real programs and adaptive MPI jobs through storms of resizes
 	@scripts/programs.sh $(VENV)
-	$(PYTEST) -m programs tests/programs
+	$(PYTEST) -m programs tests/programs tests/system
 
 test-vm: $(READY) ## run the tests that boot virtual machines
 	$(PYTEST) -m vm

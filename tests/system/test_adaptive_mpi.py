@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -21,22 +22,32 @@ from tests.support.example_programs import SOURCES
 from tests.support.mpi_programs import MPIS, Mpi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from _pytest.mark import ParameterSet
 
     from tests.support.agents import Agent, Program, Programs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 FOUR = ("--emulate", "pack:2 core:2", "--grace", "600")
 """An agent that waits for programs on any machine to pass a malleability point."""
-CHANGES = {"adaptive.c": 200, "adaptive.f90": 50, "adaptive.py": 50}
-"""The program in each language, and how often its ranks change in a test."""
+LANGUAGES = ("adaptive.c", "adaptive.f90", "adaptive.py")
+"""The program in each language."""
 EXAMPLES = {
-    "mpi_heat.c --size 64 --steps 1000000": 200,
-    "mpi_particles.c 200 200000": 200,
-    "mpi4py_heat.py --size 64 --steps 40000": 50,
-    "mpi4py_particles.py --particles 100 --steps 4000": 50,
+    "mpi_heat.c --size 64 --steps": 5000,
+    "mpi_particles.c 200": 1000,
+    "mpi4py_heat.py --size 64 --steps": 800,
+    "mpi4py_particles.py --particles 100 --steps": 80,
 }
-"""The examples, with work for longer than their ranks change, and how often these do."""
+"""The examples, and the steps of each that take longer than a change of its ranks."""
+STORMS = {40: (), 200: [pytest.mark.programs]}
+"""How often ranks change, in a test and in a longer one, which has a mark."""
+
+
+def storms(programs: Iterable[str]) -> list[ParameterSet]:
+    """Return each program with each number of changes."""
+    chosen = itertools.product(programs, STORMS.items())
+    return [pytest.param((one, changes), marks=marks, id=f"{changes}-{one}") for one, (changes, marks) in chosen]
 
 
 @pytest.fixture(params=MPIS, ids=lambda mpi: mpi.name)
@@ -120,21 +131,21 @@ class Adaptive:
         assert (self.program.process.poll(), self.program.err) == (0, ""), self.program.show()
 
 
-@pytest.mark.parametrize("source", CHANGES)
+@pytest.mark.parametrize("storm", storms(LANGUAGES))
 def test_changes_leave_every_element_right(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, source: str
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, storm: tuple[str, int]
 ) -> None:
     """Ranks leave and return at random; arrays of all kinds are right at each step, and all ranks end."""
-    sizes = random.Random(33)
+    (source, changes), sizes = storm, random.Random(33)
     with agents.start_agent(tmp_path, *FOUR) as agent:
         job, last = Adaptive(mpi, folder, programs, agent, source=source), 4
-        for _ in range(CHANGES[source]):
+        for _ in range(changes):
             last = sizes.choice([cpus for cpus in (1, 2, 3, 4) if cpus != last])
             job.resize(last)
         job.resize(1)
         job.end()
 
-        assert job.program.out.count("changed") >= CHANGES[source]
+        assert job.program.out.count("changed") >= changes
         agent.assert_clean()
 
 
@@ -147,14 +158,15 @@ class Example(Adaptive):
         self._start(mpi, programs, *mpi.command(SOURCES / source, folder), *words)
 
 
-@pytest.mark.parametrize("command", EXAMPLES)
+@pytest.mark.parametrize("storm", storms(EXAMPLES))
 def test_an_example_gives_its_answer_after_changes(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, command: str
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, storm: tuple[str, int]
 ) -> None:
     """An example, alternately on 1 to 4 ranks, ends on one rank with every number right."""
+    command, changes = storm
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Example(mpi, folder, programs, agent, *command.split())
-        for change in range(EXAMPLES[command]):
+        job = Example(mpi, folder, programs, agent, *command.split(), str(EXAMPLES[command] * changes))
+        for change in range(changes):
             job.resize((1, 3, 2, 4)[change % 4])
         job.resize(1)
         wait_until(lambda: job.program.process.poll() is not None, job.program.show, 120)
@@ -274,7 +286,7 @@ def test_the_death_of_a_rank_ends_the_job_and_frees_its_cores(
         agent.assert_clean()
 
 
-@pytest.mark.parametrize("source", CHANGES)
+@pytest.mark.parametrize("source", LANGUAGES)
 def test_a_wrong_minimum_is_one_sentence(
     mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, source: str
 ) -> None:
