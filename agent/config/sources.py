@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
@@ -185,6 +184,8 @@ def _duplicate_key(text: str, last: int) -> tuple[str, int, int] | None:
 
 def unknown_key(path: str, known: list[str], lists: str) -> str:
     """Return the sentence about a key that does not exist; the command `lists` prints all."""
+    import difflib
+
     near = difflib.get_close_matches(path, known, 1, 0.6) or [
         name for name in known if name.rpartition(".")[2] == path.rpartition(".")[2]
     ]

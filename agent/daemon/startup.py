@@ -78,8 +78,8 @@ def describe(options: Options, sources: Sources) -> int:
 def main(descriptor: str) -> None:
     """Run the agent with the options that `describe` has written to the file of this descriptor."""
     sys.excepthook = _crashed
-    # An agent does no linear algebra: if SciPy is installed, numba would load it and its BLAS for nothing.
-    sys.modules["scipy"] = None  # type: ignore[assignment]
+    # An agent does no linear algebra and has no settings file of numba, which would load these where installed.
+    sys.modules.update(dict.fromkeys(("scipy", "yaml")))  # type: ignore[arg-type]
     with open(int(descriptor), "rb") as file:
         file.seek(0)
         values: dict[str, Any]
