@@ -183,8 +183,13 @@ _SPECIAL = re.compile('[ "=]')
 
 
 def quoted(value: object) -> str:
-    """Return a value quoted for logfmt: it cannot look like another field, break the line or move a cursor."""
-    text = str(value)
+    """Return a value quoted for logfmt: it cannot look like another field, break the line or move a cursor.
+
+    Lists and mappings are written as ``1,2`` and ``n1:4,n2:4``.
+    """
+    if isinstance(value, dict):
+        value = [f"{key}:{one}" for key, one in value.items()]
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     if text and text.isprintable() and not _SPECIAL.search(text):
         return text
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

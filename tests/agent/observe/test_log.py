@@ -63,6 +63,8 @@ def test_an_event_is_one_line_of_pairs() -> None:
         ("a\\b c", r'"a\\b c"'),
         ("line\nbreak", r'"line\nbreak"'),
         (None, "None"),
+        ([3, 4], "3,4"),
+        ({"n1": 4, "n 2": 1}, '"n1:4,n 2:1"'),
     ],
 )
 def test_odd_values_are_quoted_and_stay_on_the_line(value: object, shown: str) -> None:
