@@ -175,21 +175,25 @@ def failure(text: str) -> str:
 
 
 def _record(event: str, fields: Record) -> Record:
-    plain = {key: value if isinstance(value, (int, float)) else str(value) for key, value in fields.items()}
+    plain = {key: _plain(value) for key, value in fields.items()}
     return {"time": iso(time.time(), "milliseconds"), "level": EVENTS[event].word, "event": event, **plain}
+
+
+def _plain(value: object) -> float | str:
+    """Return a number as it is, lists and mappings as ``1,2`` and ``n1:4,n2:4``, and all else as text."""
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, dict):
+        value = [f"{key}:{one}" for key, one in value.items()]
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 _SPECIAL = re.compile('[ "=]')
 
 
 def quoted(value: object) -> str:
-    """Return a value quoted for logfmt: it cannot look like another field, break the line or move a cursor.
-
-    Lists and mappings are written as ``1,2`` and ``n1:4,n2:4``.
-    """
-    if isinstance(value, dict):
-        value = [f"{key}:{one}" for key, one in value.items()]
-    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """Return a value quoted for logfmt: it cannot look like another field, break the line or move a cursor."""
+    text = str(value)
     if text and text.isprintable() and not _SPECIAL.search(text):
         return text
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
