@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `sacct --json` prints, in the versions of Slurm's data parser of Slurm 23.02 to 24.11."""
+"""What `sacct --json` prints, in the versions of Slurm 22.05 to 24.11."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from drom.workloads.workload import Workload
 
-VERSIONS = ("v0.0.39", "v0.0.40", "v0.0.41", "v0.0.42")
+VERSIONS = ("v0.0.38", "v0.0.39", "v0.0.40", "v0.0.41", "v0.0.42")
 _MEGABYTE = 1024
 """In kilobytes, of which Slurm's memory of jobs is a multiple; that of steps is in bytes."""
 
@@ -45,7 +45,8 @@ def _at(value: Any, *path: str) -> Any:  # noqa: ANN401 - a JSON value
 def _check_version(value: dict[str, Any], source: str) -> None:
     """Raise WorkloadError for the JSON of another version, which the sentence names."""
     found = _at(value, "meta", "plugin", "data_parser") or _at(value, "meta", "plugins", "data_parser")
-    version = str(found or _at(value, "meta", "plugin", "type") or "without a version").removeprefix("data_parser/")
+    version = str(found or _at(value, "meta", "plugin", "type") or "without a version")
+    version = version.removeprefix("data_parser/").removeprefix("openapi/db")
     if version not in VERSIONS:
         msg = (
             f"{source} is Slurm's JSON {short(version)}, and {VERSIONS[0]} to {VERSIONS[-1]} are read: write it with "

@@ -164,11 +164,12 @@ def _run(home: Path, name: str, options: Sequence[str], jobs: Sequence[RegularJo
         client.await_nodes(NODES, started)
         fillers = _submit_fillers(client, home, 2 * NODES, saving) if name in FILLED else []
         begin, regular = math.ceil(time.time() / SLOT) * SLOT, []
+        _sleep_until(begin)
+        before = _ticks(home)
         for job in jobs:
-            time.sleep(max(0.0, begin + job.submit - time.time()))
+            _sleep_until(begin + job.submit)
             regular.append(_submit(client, home, job))
-        until = time.time()
-        ticks = sum(path.stat().st_size for path in home.glob("filler-*"))
+        until, ticks = time.time(), _ticks(home) - before
         told = client.ask("history")
         _await_end(client, regular)
         ended = client.ask("history")
@@ -177,6 +178,15 @@ def _run(home: Path, name: str, options: Sequence[str], jobs: Sequence[RegularJo
                 client.ask("cancel", job=filler)
         _await_end(client, fillers)
     return _row(name, told, ended, (begin, until), ticks)
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.time()))
+
+
+def _ticks(home: Path) -> int:
+    """Return how often fillers have counted."""
+    return sum(path.stat().st_size for path in home.glob("filler-*"))
 
 
 def _submit(client: Client, home: Path, job: RegularJob) -> int:

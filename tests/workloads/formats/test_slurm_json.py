@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from drom.workloads.formats.slurm_json import VERSIONS
+from drom.workloads.logs import read_log
 
 from tests.workloads.formats.test_sacct import columns, fault_of, log_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
+DATA = Path(__file__).parent / "data"
 
 
 def counted(number: int, *, is_set: bool = True, infinite: bool = False) -> dict[str, Any]:
@@ -55,8 +56,11 @@ def job(number: int, **changes: Any) -> dict[str, Any]:
 
 def text_of(*jobs: Any, version: str = VERSIONS[-1]) -> str:
     """Return what `sacct --json` prints about some jobs."""
-    plugin = "plugins" if version == "v0.0.39" else "plugin"
-    return json.dumps({"jobs": jobs, "meta": {plugin: {"data_parser": f"data_parser/{version}"}}, "errors": []})
+    plugin = {
+        "v0.0.38": {"plugin": {"type": "openapi/dbv0.0.38", "name": "Slurm OpenAPI DB v0.0.38"}},
+        "v0.0.39": {"plugins": {"data_parser": "data_parser/v0.0.39"}},
+    }.get(version, {"plugin": {"data_parser": f"data_parser/{version}"}})
+    return json.dumps({"jobs": jobs, "meta": plugin, "errors": []})
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -89,18 +93,46 @@ def test_jobs_become_lines_of_swf(tmp_path: Path, version: str) -> None:
     assert "; Note: left out: 2 jobs that had not started or not ended" in log.comments
 
 
+def test_both_logs_of_a_real_slurm_have_the_same_jobs() -> None:
+    """Of 22.05: an array, failures, a time-out, cancelled and requeued jobs, a heterogeneous one that never ran."""
+    names = ("job", "submit", "wait", "run_time", "processors", "cpu_time", "used_memory", "status", "user", "group")
+    requests = ("requested_processors", "requested_time", "requested_memory", "partition")
+    text, as_json = (read_log(DATA / f"slurm-22.05.{kind}") for kind in ("txt", "json.gz"))
+    order = sorted(zip(*columns(text, *names, *requests), strict=True))
+
+    assert order == sorted(zip(*columns(as_json, *names, *requests), strict=True))
+    assert [row[:5] for row in order] == [
+        (1, 0, 0, 4, 2),
+        (2, 0, 0, 1, 1),
+        (3, 0, 5, 1, 1),
+        (4, 0, 5, 6, 1),
+        (5, 0, 5, 3, 1),
+        (6, 0, 5, 70, 1),
+        (7, 0, 6, 8, 1),
+        (11, 0, 105, 1, 1),
+        (12, 0, 106, 1, 4),
+        (13, 0, 0, 2, 1),
+        (14, 0, 3, 2, 1),
+        (15, 0, 3, 2, 1),
+        (16, 23, 85, 0, 1),
+        (16, 23, 262, 4, 1),
+    ]
+    assert [row[7] for row in order] == [1, 0, 1, 1, 1, 0, 5, 1, 1, 1, 1, 1, 2, 1]
+    assert order[0][10:] == (2, 300, 51200, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         (
             text_of(job(1), version="v0.0.51"),
-            " is Slurm's JSON 'v0.0.51', and v0.0.39 to v0.0.42 are read: write it with",
+            " is Slurm's JSON 'v0.0.51', and v0.0.38 to v0.0.42 are read: write it with",
         ),
         (
             '{"meta": {"plugin": {"type": "openapi/dbv0.0.37"}}, "jobs": []}',
-            " is Slurm's JSON 'openapi/dbv0.0.37', and",
+            " is Slurm's JSON 'v0.0.37', and",
         ),
-        ('{"meta": 1, "jobs": []}', " is Slurm's JSON 'without a version', and v0.0.39 to v0.0.42 are read"),
+        ('{"meta": 1, "jobs": []}', " is Slurm's JSON 'without a version', and v0.0.38 to v0.0.42 are read"),
         (text_of(job(1)).replace('"jobs"', '"others"'), " has no list of jobs: write it with sacct --json."),
         (text_of(7), ", jobs[0], job None has no job_id: leave the job out."),
         (text_of(job(1, time={"submission": 0})), ", jobs[0], job 1 has no time.submission: leave the job out."),
