@@ -389,7 +389,8 @@ def test_a_file_with_the_name_of_a_policy_of_drom(log: Path, tmp_path: Path, nam
     """Is the user's own, and nothing is supposed of it."""
     mine = tmp_path / f"{name}.py"
     mine.write_text((ROOT / "scheduler" / "policies" / "easy.py").read_text(encoding="utf-8"), encoding="utf-8")
-    out, errors = drom("simulate", log, "--nodes", "64", "--policy", mine, "--predict", "recent", "--json")
+    words = ("simulate", log, "--nodes", "64", "--policy", mine, "--predict", "recent", "--json")
+    out, errors = drom(*words, compiled=False)
     told = json.loads(out)
 
     assert errors == ""
