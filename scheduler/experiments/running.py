@@ -29,12 +29,14 @@ from drom.workloads.making import make
 from dromlib.errors import DromError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from drom.scheduler.experiments.design import Case, Design
     from drom.scheduler.simulator.simulation import Simulation
     from drom.workloads.making import Recipe
     from drom.workloads.workload import Workload
+
+    More = Callable[[Simulation], dict[str, Any]]
 
 RUNS = "runs"
 """The folder of the metrics of runs, a file each, within that of the results."""
@@ -47,7 +49,7 @@ _JOB_MEANS = (
 )
 """The metrics of the jobs that count; the others are of the whole run, but for `utilisation`."""
 Found = dict[str, Any]
-"""What is kept of a run: its metrics by name and its seconds, or why it failed."""
+"""What is kept of a run: its metrics by name, its seconds, and more; or why it failed."""
 
 
 @lru_cache(maxsize=4)
@@ -137,12 +139,13 @@ def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def measure(case: Case) -> Found:
-    """Make a run; return its metrics and seconds, or why it failed."""
+def measure(case: Case, more: More | None = None) -> Found:
+    """Make a run; return its metrics, its seconds and what `more` finds in it, or why it failed."""
     try:
         run = simulation_of(case, jobs_of(case))
         run.run()
-        return {"metrics": trimmed(run, case.warm_up, case.cool_down), "seconds": run.seconds}
+        found = {"metrics": trimmed(run, case.warm_up, case.cool_down), "seconds": run.seconds}
+        return found | (more(run) if more else {})
     except DromError as error:
         return {"fault": str(error)}
 
@@ -172,27 +175,41 @@ def trimmed(run: Simulation, warm_up: float, cool_down: float) -> dict[str, floa
 def run_design(
     design: Design, folder: Path, at_once: int | None, show: Callable[[float], None]
 ) -> dict[tuple[tuple[Any, ...], int], Found]:
-    """Make all runs that `folder` does not have, `at_once` at a time; return what was found by cell and seed.
+    """Make all runs that `folder` does not have, as `run_cases` does; return what was found by cell and seed."""
+    places = [(cell, seed) for seed in design.seeds for cell in design.cells]
+    cases = [design.case(design.chosen(cell), seed) for cell, seed in places]
+    return dict(zip(places, run_cases(cases, folder / RUNS, at_once, show), strict=True))
 
-    `show` gets the fraction that is done. Runs that have ended are kept when others fail or are interrupted. Raises
-    SchedulerError if the folder cannot be written or a process is killed.
+
+def run_cases(
+    cases: Sequence[Case],
+    folder: Path,
+    at_once: int | None,
+    show: Callable[[float], None],
+    more: More | None = None,
+) -> list[Found]:
+    """Make all runs that `folder` does not have, `at_once` at a time; return what was found, in the order of `cases`.
+
+    Cases of the same content are one run. `show` gets the fraction that is done; `more`, a function of a module, is for
+    `measure`, and always the same in one folder. Runs that have ended are kept when others fail or are interrupted.
+    Raises SchedulerError if the folder cannot be written or a process is killed.
     """
-    make_folder(folder / RUNS)
-    cases = [(cell, seed, design.case(design.chosen(cell), seed)) for seed in design.seeds for cell in design.cells]
-    keys = [key_of(case) for _, _, case in cases]
-    kept = [_kept(folder / RUNS / f"{key}.json") for key in keys]
-    left = [at for at, found in enumerate(kept) if found is None]
+    make_folder(folder)
+    keys = [key_of(case) for case in cases]
+    kept = {key: found for key in keys if (found := _kept(folder / f"{key}.json")) is not None}
+    left = {key: case for key, case in zip(keys, cases, strict=True) if key not in kept}
+    names = list(left)
 
     def take(number: int, found: Found) -> None:
-        at = left[number]
-        kept[at] = found
+        key = names[number]
+        kept[key] = found
         if "fault" not in found:
-            write_value(found, folder / RUNS / f"{keys[at]}.json")
-        show(1 - sum(found is None for found in kept) / len(kept))
+            write_value(found, folder / f"{key}.json")
+        show(len(kept) / len(set(keys)))
 
     if left:
-        run_each(measure, [(cases[at][2],) for at in left], at_once, take)
-    return {(cell, seed): found for (cell, seed, _), found in zip(cases, kept, strict=True) if found is not None}
+        run_each(measure, [(case, more) for case in left.values()], at_once, take)
+    return [kept[key] for key in keys]
 
 
 def _kept(path: Path) -> Found | None:

@@ -61,18 +61,36 @@ def sd_policy(
     curves: Annotated[
         str, typer.Option(metavar="NAME", help="Workload 5: mixed, or ideal, on emulated nodes.")
     ] = "mixed",
+    readings: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Workloads 1 to 4 under other readings of the paper; all: all of them."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the simulations of the SD-Policy paper (ICPP 2019), or its workload 5; print both results side by side."""
     numbers = _numbers(workload, log)
     of_five = {"scale": scale, "seeds": seeds, "first": first, "compression": compression}
+    if readings is not None and numbers == [5]:
+        raise typer.BadParameter("--readings applies to workloads 1 to 4: name one of them with --workload.")
     _check_five(numbers, scale, curves, [name for name, value in of_five.items() if value is not None])
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-reproduce-")))
         if numbers == [5]:
             _run_five(folder, out, {**of_five, "seed": seed, "curves": curves}, jobs, as_json=json)
             return
-        sources = _sources([number for number in numbers if number != 5], log, folder, seed)
+        simulated = [number for number in numbers if number != 5]
+        if readings is not None:
+            _run_readings(
+                readings,
+                lambda: _sources(simulated, log, folder, seed),
+                folder,
+                jobs,
+                keep=out is not None,
+                as_json=json,
+            )
+            return
+        _prepare(simulated, folder)
+        sources = _sources(simulated, log, folder, seed)
         interrupted = _simulate(sources, folder, jobs or len(os.sched_getaffinity(0)))
         outcomes = _outcomes(numbers, sources, folder, seed)
         told = _told(outcomes)
@@ -304,15 +322,45 @@ def _run_five(folder: Path, out: Path | None, asked: dict[str, Any], at_once: in
         _write(outcomes, told, out, draw=False)
 
 
-def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> dict[int, Source]:
+def _run_readings(
+    names: str, sources: Callable[[], dict[int, Source]], folder: Path, jobs: int | None, *, keep: bool, as_json: bool
+) -> None:
+    """Make the remaining simulations under readings of the paper, and print and write their numbers."""
+    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.reproduction.sd_policy.readings import parse
+    from drom.scheduler.reproduction.sd_policy.spreads import SCHEMA, run_readings
+    from drom.scheduler.simulator.batch import compile_before
+
+    chosen = parse(names)
+    make_folder(folder)
+    found = sources()
+    compile_before(("slurm", "sd"), lambda announced: typer.echo(f"drom: {announced}", err=True))
+    kept = "completed runs are kept for the same command" if keep else "nothing is kept"
+    with interruptible("simulating", kept) as bar:
+        outcomes = run_readings(found, chosen, folder, jobs, bar.show)
+    told = {"schema_version": SCHEMA, "workloads": [outcome.to_json() for outcome in outcomes]}
+    if as_json:
+        typer.echo(json_text(told))
+    else:
+        typer.echo("\n".join(line for outcome in outcomes for line in (*outcome.lines(), "")).rstrip())
+    write_value(told, folder / "readings.json")
+
+
+def _prepare(numbers: list[int], folder: Path) -> None:
+    """Create the folders of results, or remove old files from them."""
     from drom.scheduler.analysis.results import prepare
-    from drom.scheduler.reproduction.sd_policy.logs import source_of
     from drom.scheduler.reproduction.sd_policy.outcome import folder_of
-    from drom.scheduler.reproduction.sd_policy.settings import EXPERIMENTS, SETTINGS
+    from drom.scheduler.reproduction.sd_policy.settings import SETTINGS
 
     for number in numbers:
         for setting in SETTINGS:
             prepare(folder_of(folder, number, setting.name))
+
+
+def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> dict[int, Source]:
+    from drom.scheduler.reproduction.sd_policy.logs import source_of
+    from drom.scheduler.reproduction.sd_policy.settings import EXPERIMENTS
+
     with saying("making and reading logs"):
         return {number: source_of(EXPERIMENTS[number], log, folder, seed) for number in numbers}
 

@@ -6,27 +6,60 @@ The paper does not give the borders of its classes; those of `drom.scheduler.ana
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from drom.scheduler.analysis.metrics import slowdown
-from drom.scheduler.analysis.plots import ratio_of
-from drom.scheduler.analysis.series import DAY, TIMES, grid_of, means_per, period, span_of
+from drom.scheduler.analysis.series import DAY, TIMES, Span, grid_of, means_per, period
 from drom.scheduler.reproduction.sd_policy import paper
 from drom.scheduler.reproduction.sd_policy.tables import CHANGE, Row
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from drom.scheduler.analysis.schedule import Schedule
-    from drom.scheduler.analysis.series import Grid
+    from drom.scheduler.interface import Floats
 
 _SMALL, _SHORT = 512, "4 h"
 _LARGE, _LONG = 1024, "1 d"
 
 
-def class_rows(static: Schedule, malleable: Schedule) -> list[Row]:
-    """Return rows on the paper's statements about the ratios of Figures 4 to 6, for full schedules of the same jobs."""
-    slow, run, wait = (_ratios(static, malleable, what) for what in ("slowdown", "run_time", "wait"))
-    jobs, ratio = _large(slow)
+class Classes(NamedTuple):
+    """Means of a complete schedule by class: rows are sizes, columns run times; nan for a class without jobs."""
+
+    slowdown: Floats
+    run_time: Floats
+    wait: Floats
+    jobs: Floats
+    by_period: Floats
+    """Mean slowdowns by the time of submission: per day, or per hour for a short schedule."""
+    daily: bool
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Classes:
+        """Return the means of a schedule."""
+        table, submit = schedule.table, schedule.table["submit"]
+        values = (slowdown(table), table["run_time"].astype(np.float64), table["wait"].astype(np.float64))
+        slow, run, wait = (grid_of(schedule, value) for value in values)
+        span = Span(int(submit.min()), int(submit.max()))
+        length = period(span)
+        by_period = means_per(length, span, submit, values[0])
+        return cls(slow.means, run.means, wait.means, slow.jobs.astype(np.float64), by_period, length == DAY)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the means as JSON values."""
+        return {name: np.asarray(value).tolist() for name, value in self._asdict().items()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Classes:
+        """Return the means from JSON values."""
+        return cls(**{name: np.array(told[name], np.float64) for name in cls._fields[:-1]}, daily=told["daily"])
+
+
+def class_rows(static: Classes, malleable: Classes) -> list[Row]:
+    """Return rows on the paper's statements about the ratios of Figures 4 to 6, for the same jobs."""
+    slow, run, wait = (_ratios(getattr(static, what), getattr(malleable, what)) for what in Classes._fields[:3])
+    jobs, ratio = _large(static.jobs, slow)
     longer = None if ratio is None else 100 * (1 / ratio - 1)
     return [
         Row("Figure 4", "largest ratio up to 512 nodes and 4 h", "", paper.LARGEST_RATIO, _largest(slow)),
@@ -38,44 +71,42 @@ def class_rows(static: Schedule, malleable: Schedule) -> list[Row]:
     ]
 
 
-def day_rows(static: Schedule, malleable: Schedule) -> list[Row]:
+def day_rows(static: Classes, malleable: Classes) -> list[Row]:
     """Return a row with the number of days on which submitted jobs have more slowdown, as in Figure 7."""
-    span = span_of(static)
-    length = period(span)
-    one, two = (means_per(length, span, s.table["submit"], slowdown(s.table)) for s in (static, malleable))
+    one, two = static.by_period, malleable.by_period
     known = np.isfinite(one) & np.isfinite(two)
-    word = "days" if length == DAY else "hours"
+    word = "days" if static.daily else "hours"
     return [Row("Figure 7", f"{word} with more slowdown, of {known.sum()}", "", None, int((two > one)[known].sum()))]
 
 
-def _ratios(static: Schedule, malleable: Schedule, what: str) -> Grid:
-    def grid(schedule: Schedule) -> Grid:
-        table = schedule.table
-        return grid_of(schedule, slowdown(table) if what == "slowdown" else table[what].astype(np.float64))
-
-    return ratio_of(grid(static), grid(malleable))
-
-
-def _known(grid: Grid) -> int:
-    return int(np.isfinite(grid.means).sum())
+def _ratios(static: Floats, malleable: Floats) -> Floats:
+    """Return the ratios of means; nan where one of them is 0 or missing."""
+    ratios = np.full(static.shape, np.nan)
+    known = (static > 0) & (malleable > 0)
+    ratios[known] = static[known] / malleable[known]
+    return ratios
 
 
-def _below_1(grid: Grid) -> int:
-    return int((grid.means < 1).sum())
+def _known(ratios: Floats) -> int:
+    return int(np.isfinite(ratios).sum())
 
 
-def _largest(grid: Grid) -> float | None:
-    part = grid.means[: _row(_SMALL) + 1, : _column(_SHORT) + 1]
+def _below_1(ratios: Floats) -> int:
+    return int((ratios < 1).sum())
+
+
+def _largest(ratios: Floats) -> float | None:
+    part = ratios[: _row(_SMALL) + 1, : _column(_SHORT) + 1]
     return float(np.nanmax(part)) if np.isfinite(part).any() else None
 
 
-def _large(grid: Grid) -> tuple[int, float | None]:
+def _large(jobs: Floats, ratios: Floats) -> tuple[int, float | None]:
     """Return the number of jobs of the class named in the text, and its ratio."""
-    if len(grid.means) <= _row(_LARGE):
+    if len(ratios) <= _row(_LARGE):
         return 0, None
     place = _row(_LARGE), _column(_LONG)
-    ratio = float(grid.means[place])
-    return int(grid.jobs[place]), ratio if np.isfinite(ratio) else None
+    ratio = float(ratios[place])
+    return int(jobs[place]), ratio if np.isfinite(ratio) else None
 
 
 def _row(nodes: int) -> int:

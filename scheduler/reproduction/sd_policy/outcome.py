@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.scheduler.analysis.results import load, load_schedule
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.reproduction.sd_policy.classes import class_rows, day_rows
+from drom.scheduler.reproduction.sd_policy.classes import Classes, class_rows, day_rows
 from drom.scheduler.reproduction.sd_policy.settings import EXPERIMENTS, MAXSD_10, SETTINGS, STATIC
 from drom.scheduler.reproduction.sd_policy.tables import Row, figure_7, figure_8, figures_1_to_3, lines, table_1
 from drom.scheduler.simulator.batch import Run
 from drom.workloads.errors import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from drom.scheduler.reproduction.sd_policy.logs import Source
     from drom.scheduler.reproduction.sd_policy.tables import Metrics
 
 SCHEMA = 1
+IN_CLASSES = (STATIC, MAXSD_10)
+"""Figures 4 to 7, which are about workload 4: the settings that they compare."""
 
 
 class Outcome(NamedTuple):
@@ -61,23 +64,32 @@ def outcome_of(number: int, source: Source, folder: Path) -> Outcome:
     """Return the outcome of a workload; settings without complete results count as not run."""
     told = {setting.name: _whole(folder_of(folder, number, setting.name)) for setting in SETTINGS}
     runs = {name: one["metrics"] for name, one in told.items() if one is not None}
-    rows = [*table_1(number, runs), *figures_1_to_3(number, runs)]
-    if number == 4:
-        rows += _classes_and_days(runs, folder)
-    rows += figure_8(number, runs)
-    notes = [f"{_size(told)}on {counted(source.nodes, 'node')} of {counted(source.cores, 'core')}. {source.note}"]
+    notes = [f"{_size(told)}{note_on(source)}"]
     missing = [setting.label for setting in SETTINGS if setting.name not in runs]
     if missing:
         notes.append(f"Partial: {', '.join(missing)} did not run to the end.")
+    classes = {
+        setting.name: Classes.of(load_schedule(folder_of(folder, number, setting.name)))
+        for setting in IN_CLASSES
+        if number == 4 and setting.name in runs
+    }
+    rows = rows_of(number, runs, classes)
     return Outcome(number, EXPERIMENTS[number].title, notes, source.stands_in, runs, rows, not missing)
 
 
-def _classes_and_days(runs: dict[str, Metrics], folder: Path) -> list[Row]:
-    """Return the rows of Figures 4 to 7, which are about workload 4."""
-    if not {STATIC.name, MAXSD_10.name} <= runs.keys():
-        return figure_7(runs)
-    pair = [load_schedule(folder_of(folder, 4, setting.name)) for setting in (STATIC, MAXSD_10)]
-    return [*class_rows(*pair), *figure_7(runs), *day_rows(*pair)]
+def rows_of(number: int, runs: Mapping[str, Metrics], classes: Mapping[str, Classes]) -> list[Row]:
+    """Return the rows of a workload from the metrics of complete runs and the classes of their jobs, by setting."""
+    rows = [*table_1(number, runs), *figures_1_to_3(number, runs)]
+    if number == 4:
+        pair = [classes[setting.name] for setting in IN_CLASSES if setting.name in classes]
+        known = len(pair) == len(IN_CLASSES)
+        rows += [*(class_rows(*pair) if known else ()), *figure_7(runs), *(day_rows(*pair) if known else ())]
+    return [*rows, *figure_8(number, runs)]
+
+
+def note_on(source: Source) -> str:
+    """Return a note on the machine and the jobs."""
+    return f"on {counted(source.nodes, 'node')} of {counted(source.cores, 'core')}. {source.note}"
 
 
 def _whole(folder: Path) -> dict[str, Any] | None:

@@ -10,30 +10,35 @@ from drom.workloads.making import SAMPLE, Recipe
 
 
 class Setting(NamedTuple):
-    """A policy with parameters, as options of `drom simulate`."""
+    """A policy with parameters, and the runtime model."""
 
     name: str
     """The name of its folder of results."""
     label: str
     """The paper's name for it."""
-    options: tuple[str, ...]
+    policy: str = "sd"
+    choices: tuple[str, ...] = ()
+    """Its parameters, as ``NAME=VALUE``."""
+    model: str = "ideal"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The same as options of `drom simulate`."""
+        words = [word for choice in self.choices for word in ("--set", choice)]
+        return ("--policy", self.policy, *words, "--runtime-model", self.model)
 
 
-def _sd(name: str, label: str, cutoff: str, model: str = "ideal") -> Setting:
-    return Setting(name, label, ("--policy", "sd", "--max-slowdown", cutoff, "--runtime-model", model))
-
-
-STATIC = Setting("static", "static", ("--policy", "slurm"))
-MAXSD_10 = _sd("maxsd-10", "MAXSD 10", "10")
-DYNAMIC = _sd("dynavgsd", "DynAVGSD", "dynavgsd")
-DYNAMIC_WORST = _sd("dynavgsd-worst", "DynAVGSD, worst case", "dynavgsd", "worst")
-CUTOFFS = (
-    _sd("maxsd-5", "MAXSD 5", "5"),
+STATIC = Setting("static", "static", "slurm", model="worst")
+MAXSD_10 = Setting("maxsd-10", "MAXSD 10", choices=("max_slowdown=10",))
+DYNAMIC = Setting("dynavgsd", "DynAVGSD", choices=("max_slowdown=dynavgsd",))
+DYNAMIC_WORST = DYNAMIC._replace(name="dynavgsd-worst", label="DynAVGSD, worst case", model="worst")
+FIXED = (
+    Setting("maxsd-5", "MAXSD 5", choices=("max_slowdown=5",)),
     MAXSD_10,
-    _sd("maxsd-50", "MAXSD 50", "50"),
-    _sd("maxsd-infinite", "MAXSD infinite", "infinite"),
-    DYNAMIC,
+    Setting("maxsd-50", "MAXSD 50", choices=("max_slowdown=50",)),
+    Setting("maxsd-infinite", "MAXSD infinite", choices=("max_slowdown=infinite",)),
 )
+CUTOFFS = (*FIXED, DYNAMIC)
 """Figures 1 to 3: SD-Policy with other values of MAX_SLOWDOWN, jobs by the ideal model."""
 SETTINGS = (STATIC, *CUTOFFS, DYNAMIC_WORST)
 

@@ -9,7 +9,7 @@ import numpy as np
 from drom.agent.text import table
 from drom.scheduler.analysis.metrics import FIGURES
 from drom.scheduler.reproduction.sd_policy import paper
-from drom.scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
+from drom.scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, FIXED, MAXSD_10, STATIC
 from drom.workloads.mix import TABLE_2, applications
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Metrics = dict[str, Any]
 """The metrics of a summary.json."""
 CHANGE, SHARE = "%", "% of jobs"
 """The units whose deviation is in points."""
+_AMONG = {paper.FIXED_VALUES: FIXED, paper.ALL_SETTINGS: CUTOFFS}
 
 
 class Row(NamedTuple):
@@ -68,7 +69,7 @@ def table_1(workload: int, runs: Mapping[str, Metrics]) -> list[Row]:
 
 
 def figures_1_to_3(workload: int, runs: Mapping[str, Metrics]) -> Iterator[Row]:
-    """Yield the changes under every value of MAX_SLOWDOWN, then the best change of the slowdown."""
+    """Yield the changes under every value of MAX_SLOWDOWN, then the best change and the place of the best."""
     for number, key in enumerate((paper.MAKESPAN, paper.RESPONSE, paper.SLOWDOWN), 1):
         for setting in CUTOFFS:
             given = paper.CHANGES.get((workload, setting.name, key))
@@ -78,6 +79,16 @@ def figures_1_to_3(workload: int, runs: Mapping[str, Metrics]) -> Iterator[Row]:
     known = [value for value in found if value is not None]
     best = min(known) if len(known) == len(CUTOFFS) else None
     yield Row("Figure 3", "best setting: slowdown", CHANGE, paper.BEST_SLOWDOWN[workload], best)
+    yield _place_of_best(workload, runs)
+
+
+def _place_of_best(workload: int, runs: Mapping[str, Metrics]) -> Row:
+    """Return the place, by slowdown, of the setting that is the paper's best."""
+    name, among = paper.BEST[workload]
+    label = next(setting.label for setting in _AMONG[among] if setting.name == name)
+    found = {setting.name: runs[setting.name][paper.SLOWDOWN] for setting in _AMONG[among] if setting.name in runs}
+    place = 1 + sum(other < found[name] for other in found.values()) if len(found) == len(_AMONG[among]) else None
+    return Row("Figure 3", f"{label}: place among {among}", "", paper.Given(1), place)
 
 
 def figure_8(workload: int, runs: Mapping[str, Metrics]) -> list[Row]:
@@ -122,8 +133,8 @@ def _change(runs: Mapping[str, Metrics], name: str, base: str, key: str) -> floa
 
 def cells(row: Row) -> tuple[str, str, str, str, str]:
     """Return a row as text: place, what, paper, here, deviation."""
-    here = "not run" if row.here is None else _text(row, row.here)
-    return row.place, row.what, _given(row), here, _apart(row)
+    here = "not run" if row.here is None else text_of(row, row.here)
+    return row.place, row.what, given_text(row), here, _apart(row)
 
 
 def lines(rows: Iterable[Row]) -> list[str]:
@@ -131,13 +142,15 @@ def lines(rows: Iterable[Row]) -> list[str]:
     return table(("PLACE", "WHAT", "PAPER", "HERE", "DEVIATION"), list(map(cells, rows)), "  >>>")
 
 
-def _given(row: Row) -> str:
+def given_text(row: Row) -> str:
+    """Return the paper's number as text."""
     if row.paper is None:
         return "not given"
-    return f"below {row.paper.value:g} {row.unit}" if row.paper.bound else _text(row, row.paper.value)
+    return f"below {row.paper.value:g} {row.unit}" if row.paper.bound else text_of(row, row.paper.value)
 
 
-def _text(row: Row, value: float) -> str:
+def text_of(row: Row, value: float) -> str:
+    """Return a value with the unit of a row."""
     if row.unit == CHANGE:
         return f"{value:+.1f} %"
     if row.unit == SHARE:
