@@ -10,6 +10,7 @@
     save         of a filler: the last order to save it (`drom.agent.execution.filler`)
     report       of a filler: how far it has come
     notified     there once it was sent the signal that it gets before its limit
+    step.N       the folder of a step, a command that is started within the attempt: it has these files too
 
 The folder itself is locked (flock) from before drom-step is started until drom-step has died. These files and the
 lock together give the state of the attempt: see `Folder.state`.
@@ -53,6 +54,8 @@ _REPLACED = ("cores", "save", "report")
 _ONCE = ("start.json", "start.new", "pid", "status", "status.new", "group", "notified")
 FILES = frozenset({*_ONCE, *_REPLACED, *(f"{one}.new" for one in _REPLACED)})
 """The files in the folder of an attempt."""
+STEP = "step."
+"""How the name of a step's folder begins."""
 FIELDS = frozenset(one.name for one in fields(Start))
 
 
@@ -250,5 +253,5 @@ def _is_attempt(path: Path) -> bool:
     """Return whether a path is the folder of an attempt, also of one that was never begun. Raises OSError."""
     if not OURS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
         return False
-    names = {one.name for one in path.iterdir()}
+    names = {one.name for one in path.iterdir() if not one.name.startswith(STEP)}
     return "start.json" in names or names <= FILES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.errors import Refused
 from drom.agent.execution import launch, spool
-from drom.agent.execution.spool import Folder
+from drom.agent.execution.spool import STEP, Folder
 from drom.agent.execution.step_requests import NUMBER
 from drom.agent.execution.supervisor import Attempt, StepSupervisor, send_signal
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from drom.agent.system.loop import Loop
     from drom.agent.system.proc import Stat
 
-PREFIX = "step."
 MOST = 4096
 """Maximum number of commands of an attempt on a node: the spool has a folder of each until the attempt ends."""
 
@@ -82,8 +81,8 @@ class Steps:
 
     def take_up(self, job: Attempt) -> None:
         """Record the steps of a job that an earlier agent began."""
-        for path in job.folder.path.glob(PREFIX + "*"):
-            folder, number = Folder(path), path.name.removeprefix(PREFIX)
+        for path in job.folder.path.glob(STEP + "*"):
+            folder, number = Folder(path), path.name.removeprefix(STEP)
             if folder.exists() and NUMBER.fullmatch(number):
                 self._look(self._add(job, number, Attempt(_start(job, ("/bin/sh",), "/"), folder, 0)))
 
@@ -141,7 +140,7 @@ class Steps:
         self._tell(step, f"1 {refused}" if refused else str(status.status))
 
     def _folder(self, job: Attempt, number: str) -> Folder:
-        return Folder(job.folder.path / (PREFIX + number))
+        return Folder(job.folder.path / (STEP + number))
 
 
 def _start(job: Attempt, argv: tuple[str, ...], folder: str) -> Start:

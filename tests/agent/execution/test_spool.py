@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,8 +23,10 @@ WANTED = start(7, "true", env={"A": "b\udcff"})
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """Return the folder of an attempt that was begun in the boot `now`."""
-    found = Spool(tmp_path / "spool").folder(7, 1)
+    whole = Spool(tmp_path / "spool")
+    found = whole.folder(7, 1)
     found.begin(WANTED, "now")
+    whole.close()
     return found
 
 
@@ -77,6 +80,24 @@ def test_half_begun_folders_are_removed(tmp_path: Path, folder: Folder) -> None:
 
     assert [(one.path.name, one.start(), one.cores()) for one in found.list_attempts()] == [("7.1", WANTED, 5)]
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["7.1"]
+
+
+def test_a_removal_that_was_interrupted_goes_on(
+    tmp_path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent may be killed while it removes an attempt: the next one starts, and removes the rest, with its steps."""
+    Folder(folder.path / f"{spool.STEP}1").begin(WANTED, "now")
+    for name in spool.FILES - {"group"}:
+        (folder.path / name).touch()
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        folder.remove()
+    assert len(list(folder.path.iterdir())) == len(spool.FILES) - 1
+
+    following = Spool(tmp_path / "spool")
+    assert list(following.list_attempts()) == []
+    following.close()
+    assert not (tmp_path / "spool").exists()
 
 
 def test_a_spool_has_one_agent(tmp_path: Path) -> None:
