@@ -291,6 +291,14 @@ class Options:
         "The scheduler's name for this node; default: the name of the host.",
         example="n1",
     )
+    home_partition: str | None = _option(
+        None,
+        Kind(
+            str, "NAME", "at most 32 letters, digits, . _ and -, a letter or digit first", re.compile(FEATURE).fullmatch
+        ),
+        "The home partition of this node, in a cluster that has several.",
+        example="p1",
+    )
     resources: tuple[str, ...] = _option(
         (),
         Kind(tuple, "LIST", 'a list of NAME=NUMBER such as ["gpu=2"]: letters, digits, . _ and -', _are_resources),

@@ -208,7 +208,8 @@ def _membership(options: Options, log: Log) -> Membership | None:
     quota = Quota(parse_size(options.image_quota), parse_size(options.image_user_quota))
     images = ImageFolder(options.images_path, quota)
     limits = _memory_limits(options, log)
-    return Membership(addresses, node, options.spool_path, resources, options.features, own, limits, images)
+    about = (options.spool_path, resources, options.features, own, limits, images, options.home_partition or "")
+    return Membership(addresses, node, *about)
 
 
 def _memory_limits(options: Options, log: Log) -> MemoryLimits | None:

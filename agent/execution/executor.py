@@ -54,7 +54,7 @@ class Membership:
     `addresses` are the ZeroMQ endpoints of its schedulers, of which one leads; the keys `own` are shown to them (None:
     no keys). `resources` are counted ones.
     `limits` makes the control groups that limit the memory of jobs (None: it is not limited), `images` is the folder
-    for images of fillers (None: they are not saved in containers).
+    for images of fillers (None: they are not saved in containers). `home` is the node's home partition, if it has one.
     """
 
     addresses: tuple[str, ...]
@@ -65,6 +65,7 @@ class Membership:
     own: Keys | None = None
     limits: MemoryLimits | None = None
     images: ImageFolder | None = None
+    home: str = ""
 
 
 class JobExecutor(NoScheduler):
@@ -248,6 +249,7 @@ class JobExecutor(NoScheduler):
             saves=self._fillers.saves,
             cpu=self._fillers.cpu,
             images=self._fillers.kept()[: protocol.MOST_ON_NODE],
+            home=self._membership.home,
         )
 
     def _most(self, attempt: Attempt) -> int:

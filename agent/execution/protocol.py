@@ -210,6 +210,7 @@ class Hello:
 
     `limits_memory`: jobs get no more memory here than `Start.memory`.
     `saves` are the ways in which it can save fillers. Nodes of the same `cpu` can restore each other's `images`.
+    It belongs to the home partition `home`, if the cluster has any.
     """
 
     protocol: int = field(metadata=_is(_whole(0)))
@@ -231,6 +232,7 @@ class Hello:
     images: tuple[Kept, ...] = field(
         metadata=_is(_many(lambda value: _fields(Kept, value), most=MOST_ON_NODE)), default=()
     )
+    home: str = field(metadata=_is(_text(255)), default="")
 
 
 @dataclass(frozen=True, slots=True)

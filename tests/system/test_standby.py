@@ -3,26 +3,22 @@
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.control import client
 from drom.agent.errors import ControlError
-from drom.scheduler.live.cli import places
-from drom.scheduler.live.cluster.spec import SERVICE, Spec
+from drom.scheduler.live.cluster.spec import Spec
 
 from tests.support.agents import environment, lives, wait_until
-from tests.support.clusters import UNCOMPILED, Cluster
-from tests.support.etcd import LEASE, Member, running
+from tests.support.clusters import UNCOMPILED
+from tests.support.etcd import running
+from tests.support.schedulers import Schedulers, survive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,83 +29,13 @@ TAKE_OVER = 5.0
 """Seconds within which another scheduler leads, with a lease of `LEASE`, on a machine with nothing else to do."""
 BUSY = 4.0
 """How much longer anything may take here, where other tests run."""
-FAULTS = int(os.environ.get("KILLS", "6"))
-SEED = int(os.environ.get("SEED", "1"))
-
-
-class Schedulers:
-    """Schedulers on one etcd, and agents of two nodes that know them all."""
-
-    def __init__(self, folder: Path, members: list[Member], count: int) -> None:
-        store = f"etcd://{','.join(member.at for member in members)}/test"
-        options = ("--policy", "fcfs", "--store", store, "--lease", str(LEASE))
-        self.folder, self.members = folder, members
-        self.all = [Cluster(folder / name, *options) for name in "abcd"[:count]]
-        for one in self.all:
-            one.folder.mkdir()
-        self._nodes = Cluster(folder)
-        self._nodes.agent_options += ("--scheduler", ",".join(one.address for one in self.all))
-        self.agents = self._nodes.agents
-
-    def start(self) -> None:
-        """Start all of them, of which the first leads, and the agents."""
-        self.all[0].start()
-        for one in self.all[1:]:
-            one.start("standing_by")
-        for name in ("n1", "n2"):
-            self._nodes.join(name)
-        wait_until(lambda: self.states() == ["up", "up"], self.show)
-
-    def end(self) -> None:
-        """End what runs."""
-        for agent in self.agents.values():
-            agent.discard()
-        for one in self.all:
-            if one.runs:
-                one.send(signal.SIGCONT)
-                one.kill()
-
-    def ask(self, name: str, **fields: Any) -> Any:
-        """Give an order as users do."""
-        return places.ask([one.state for one in self.all], name, **fields)
-
-    def states(self) -> list[str]:
-        """Return the states of the nodes."""
-        return [node["state"] for node in self.ask("nodes")["nodes"]]
-
-    def leads(self, one: Cluster) -> bool:
-        """Say whether a scheduler answers users."""
-        try:
-            client.order(one.state, "nodes", server=SERVICE)
-        except ControlError:
-            return False
-        return True
-
-    def submit(self, *command: str, name: str = "") -> int:
-        """Submit a job and return its number."""
-        variables = {"PATH": os.environ["PATH"]}
-        spec = Spec(command=command, folder=str(self.folder), time=600, environment=variables, name=name, threads=2)
-        return int(self.ask("submit", jobs=[spec.to_json()])["jobs"][0])
-
-    def state(self, number: int) -> str:
-        """Return the state of a job."""
-        return str(self.ask("job", job=number)["state"])
-
-    def await_state(self, number: int, state: str) -> None:
-        """Wait until a job is in a state."""
-        wait_until(lambda: self.state(number) == state, self.show)
-
-    def show(self) -> str:
-        """Return all logs."""
-        logs = [one.log for one in self.all] + [agent.log for agent in self.agents.values()]
-        return "\n".join(logs)
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Schedulers]:
     """Return two schedulers on an etcd of three members."""
     with ExitStack() as stack:
-        found = Schedulers(tmp_path, stack.enter_context(running(tmp_path, 3)), 2)
+        found = Schedulers(tmp_path, stack.enter_context(running(tmp_path, 3)))
         stack.callback(found.end)
         found.start()
         yield found
@@ -173,42 +99,4 @@ def test_a_paused_scheduler_changes_nothing(here: Schedulers) -> None:
 
 def test_no_job_is_lost_or_run_twice(here: Schedulers) -> None:
     """Whatever is killed or paused: schedulers, and members of etcd. KILLS and SEED may be set."""
-    chance, done = random.Random(SEED), here.folder / "done"
-    confirmed: dict[str, int] = {}
-    for number in range(FAULTS):
-        for part in range(3):
-            name = f"j{number}-{part}"
-            try:
-                confirmed[name] = here.submit("sh", "-c", f"echo {name} >> {done}; sleep 0.2", name=name)
-            except ControlError:
-                assert len(confirmed) < 3 * FAULTS
-        hurt(here, chance)
-    for name, number in confirmed.items():
-        here.await_state(number, "completed")
-        assert name
-    ran = Counter(done.read_text(encoding="utf-8").split())
-    assert set(confirmed) <= set(ran)
-    assert set(ran.values()) == {1}
-    assert "Traceback" not in here.show()
-
-
-def hurt(here: Schedulers, chance: random.Random) -> None:
-    """Kill or pause a scheduler, or the leader of etcd, and bring it back."""
-    kind = chance.choice(("kill", "pause", "etcd"))
-    if kind == "etcd":
-        leader = next((member for member in here.members if member.is_leader), here.members[0])
-        leader.end()
-        time.sleep(chance.uniform(0, 2))
-        leader.start()
-        wait_until(lambda: any(member.is_leader for member in here.members), here.show)
-        return
-    one = chance.choice(here.all)
-    if kind == "pause":
-        one.send(signal.SIGSTOP)
-        time.sleep(chance.uniform(0, 2 * LEASE))
-        one.send(signal.SIGCONT)
-    else:
-        one.kill()
-        time.sleep(chance.uniform(0, 2 * LEASE))
-        one.start("metrics")
-    wait_until(lambda: any(map(here.leads, here.all)), here.show)
+    survive(here, ("kill", "pause", "etcd"))

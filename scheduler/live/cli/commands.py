@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -140,6 +141,12 @@ class SubmitOptions:
         parser=reader(parse_dependencies),
     )
     partition: str = typer.Option("", "--partition", "-p", metavar="NAME", help="The partition in which it runs.")
+    home: str = typer.Option(
+        "",
+        "--home-partition",
+        metavar="NAME",
+        help="The home partition in which it runs; default: that of the scheduler that answers.",
+    )
     constraint: Sequence[str] | None = typer.Option(
         None,
         "--constraint",
@@ -317,11 +324,13 @@ def submit(
             raise typer.BadParameter("--pty connects the input to the program: name a script, or write -- COMMAND.")
         from drom.scheduler.live.cli import interactive
 
-        raise typer.Exit(interactive.run(spec, places.parse(scheduler)[0], partial(_ask, scheduler)))
+        ask = partial(_ask, scheduler, home=options.home)
+        raise typer.Exit(interactive.run(spec, places.parse(scheduler)[0], ask))
     answer: dict[str, Any] = {"jobs": []}
     try:
         while left := options.count - len(answer["jobs"]):
-            more = _ask(scheduler, "submit", jobs=[spec.to_json()], count=min(left, MOST_AT_ONCE))
+            count = min(left, MOST_AT_ONCE)
+            more = _ask(scheduler, "submit", jobs=[spec.to_json()], count=count, home=options.home)
             answer = more | {"jobs": answer["jobs"] + more["jobs"]}
             if options.array:
                 break
@@ -666,9 +675,28 @@ MOST_SAID = 20
 
 
 @app.command()
-def nodes(scheduler: Where, json: AsJson = False) -> None:
+def nodes(
+    scheduler: Where,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="List the home partitions instead, and the schedulers that lead them.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
     """List the nodes of the cluster, their states, and the jobs that run on them."""
-    _print(_ask(scheduler, "nodes"), tables.nodes, as_json=json)
+    if partitions:
+        _print(_homes(scheduler), tables.homes, as_json=json)
+    else:
+        _print(_ask(scheduler, "nodes"), tables.nodes, as_json=json)
+
+
+def _homes(where: str) -> dict[str, Any]:
+    """Return the home partitions, with what each has unless no scheduler leads it."""
+    value: dict[str, Any] = _ask(where, "homes")
+    for row in value["homes"]:
+        if row.get("led_by"):
+            with suppress(errors.ControlError):  # it has ended meanwhile
+                row.update(_ask(where, "homes", home=row["home"])["homes"][0])
+    return value
 
 
 @app.command()

@@ -14,6 +14,7 @@ from drom.agent.control.remote import RemoteAddress
 from drom.agent.errors import NotYetError, UnreachableError
 from drom.agent.system.paths import default_keys
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.homes import merged, parts_of
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.spec import SERVICE
 
@@ -48,8 +49,27 @@ def _place(text: str) -> Place:
     return Path(text)
 
 
-def ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
-    """Give an order to the scheduler that leads and return its answer. Raises ControlError.
+def ask(places: Sequence[Place], order: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
+    """Give an order to the scheduler that leads, or to those of all home partitions, and return the answer.
+
+    Raises ControlError.
+    """
+    value = _ask(places, order, **fields)
+    homes: dict[str, int] = value.get("ask_homes", {})
+    if not homes:
+        return value
+    concerned: dict[str, dict[str, Any]] = {home: {} for home in homes}
+    if order == "drain":
+        nodes = ask(places, "nodes")["nodes"]
+        concerned = {node["home"]: {} for node in nodes if node["name"] == fields["node"]} or {next(iter(homes)): {}}
+    elif fields.get("ranges"):
+        concerned = {home: {"ranges": found} for home, found in parts_of(fields["ranges"], homes).items()}
+    answers = {home: _ask(places, order, **fields | {"home": home} | more) for home, more in concerned.items()}
+    return merged(answers, fields)
+
+
+def _ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
+    """Give an order to the first scheduler that accepts it and return its answer. Raises ControlError.
 
     Of several it tries the next one if one stands by, or does not run, and all again for up to `PATIENCE`. An order
     that may have arrived is not repeated.

@@ -21,9 +21,10 @@ from drom.agent.system.sd_notify import ServiceManager
 from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, PARTITIONS, SYSTEM_FILE, UsageError, key_of
+from drom.scheduler.live.cluster.homes import first_job, parse_home
 from drom.scheduler.live.cluster.settings import LIVE, Settings
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
-from drom.scheduler.live.server.etcd import StoreAddress, parse_store, read_login
+from drom.scheduler.live.server.etcd import StoreAddress, StoreError, parse_store, read_login
 from drom.scheduler.live.server.lease import SHORTEST
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.partitions import Partition
+    from drom.scheduler.live.server.directory import Directory
     from drom.scheduler.live.server.server import Server
     from drom.scheduler.live.server.shared_rows import SharedRows
 
@@ -169,6 +171,13 @@ class SchedulerOptions:
         min=SHORTEST,
         help="Time after which another scheduler on the same etcd takes over from one that is silent.",
     )
+    home: str | None = typer.Option(
+        None,
+        "--home-partition",
+        metavar="NAME",
+        help="The home partition that this scheduler leads, of several with a scheduler each on the same etcd.",
+        parser=reader(optional(parse_home, "")),
+    )
     config: Path | None = typer.Option(
         None, metavar="FILE", help=f"Read options from this file, instead of {SYSTEM_FILE} if that exists."
     )
@@ -194,6 +203,7 @@ class SchedulerOptions:
             max_bytes=self.max_bytes,
             max_orders=self.max_orders,
             half_life=self.fair_share,
+            home=self.home or "",
         )
 
 
@@ -243,8 +253,12 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         else None,
         gate_for_agents(options.agents, keys.load(folder)) if options.agents else None,
     )
-    rows = _shared_rows(options, log)
-    server = Server(state, found, settings, log, durable=options.durable, rows=rows, gates=gates, begins=False)
+    rows, directory = _in_etcd(options, log)
+    if directory:
+        settings = replace(settings, first_job=first_job(directory.homes[directory.home]))
+    server = Server(
+        state, found, settings, log, durable=options.durable, rows=rows, directory=directory, gates=gates, begins=False
+    )
     stop = _serve_metrics(server, options.metrics, log) if options.metrics else lambda: None
     ports = {name: gate.port for name, gate in zip(("users", "agents"), gates, strict=True) if gate}
     about = {"state": state, "policy": found.name, "pid": os.getpid(), **ports}
@@ -258,11 +272,33 @@ def scheduler(context: typer.Context, options: SchedulerOptions) -> None:
         os._exit(0)
 
 
-def _shared_rows(options: SchedulerOptions, log: Log) -> SharedRows | None:
-    """Return the rows of the queue in etcd, None if it is in the folder. Raises SchedulerError."""
-    if not options.store:
-        return None
+def _in_etcd(options: SchedulerOptions, log: Log) -> tuple[SharedRows | None, Directory | None]:
+    """Return the rows of the queue if it is in etcd, and the directory if there are home partitions.
+
+    Raises SchedulerError.
+    """
+    from drom.scheduler.live.server.directory import Directory
     from drom.scheduler.live.server.shared_rows import SharedRows
+
+    if not options.store:
+        if options.home:
+            raise SchedulerError(
+                "home partitions need a queue in etcd: give --store as well, or omit --home-partition."
+            )
+        return None, None
+    address = _address(options.store, options, log)
+    if not options.home:
+        return SharedRows(address, options.name, socket.gethostname(), options.lease), None
+    directory = Directory(address, options.name, socket.gethostname(), options.home, options.lease)
+    try:
+        directory.open()
+    except StoreError as error:
+        raise SchedulerError(f"the store {address} cannot be used: {error}.") from error
+    return directory.rows(options.home), directory
+
+
+def _address(store: StoreAddress, options: SchedulerOptions, log: Log) -> StoreAddress:
+    """Return the address of an etcd with what is needed to connect. Raises SchedulerError."""
     from drom.scheduler.live.server.state_folder import QUEUE
 
     if (queue := options.state / QUEUE).exists():
@@ -274,11 +310,11 @@ def _shared_rows(options: SchedulerOptions, log: Log) -> SharedRows | None:
             raise SchedulerError(f"{path} cannot be read: give a certificate or a key in PEM format.")
     login = read_login(options.store_login) if options.store_login else ""
     ca, cert, key = options.store_ca, options.store_cert, options.store_key
-    address = replace(options.store, ca=ca, cert=cert, key=key, login=login)
+    address = replace(store, ca=ca, cert=cert, key=key, login=login)
     if not (login or options.store_cert):
         reason = "who can connect to it can start programs as any user: let it ask for a certificate or a login."
         log("store_unprotected", store=address, reason=reason)
-    return SharedRows(address, options.name, socket.gethostname(), options.lease)
+    return address
 
 
 def _settings(options: SchedulerOptions, partitions: tuple[Partition, ...], policy: Policy) -> Settings:
@@ -346,7 +382,7 @@ def _serve_metrics(server: Server, where: str, log: Log) -> Callable[[], None]:
 
     try:
         host, number = metrics_address(where)
-        collector = ClusterCollector(lambda: server.cluster, server.counts, server.lock)
+        collector = ClusterCollector(lambda: server.clusters, server.counts, server.lock)
         port, stop = serve(collector, host, number, lambda sentence: log("request_failed", reason=sentence))
     except (OSError, ValueError) as error:
         server.close()

@@ -64,6 +64,10 @@ def queue(value: dict[str, Any]) -> list[str]:
         headings.insert(4, "PARTITION")
         for row, name in zip(rows, names, strict=True):
             row.insert(4, name or "-")
+    if any("home" in job for job in value["jobs"]):
+        headings.insert(4, "HOME")
+        for row, job in zip(rows, value["jobs"], strict=True):
+            row.insert(4, job["home"])
     return _table(headings, rows)
 
 
@@ -146,6 +150,7 @@ def nodes(value: dict[str, Any]) -> list[str]:
     rows = sorted(value["nodes"], key=lambda node: natural(node["name"]))
     columns: list[tuple[str, list[str]]] = [
         ("NODE", [node["name"] for node in rows]),
+        ("HOME", [node.get("home", "") for node in rows]),
         ("STATE", [node["state"] for node in rows]),
         ("CORES", [str(node["cores"]) for node in rows]),
         ("MEMORY", [node["memory"] and in_words(node["memory"]) for node in rows]),
@@ -159,6 +164,19 @@ def nodes(value: dict[str, Any]) -> list[str]:
     reasons = [_away(node, value["time"]) for node in rows]
     cells = [[column[i] or "-" for _, column in shown] + [reasons[i]] for i in range(len(rows))]
     return _table([*(name for name, _ in shown), "REASON"], cells)
+
+
+def homes(value: dict[str, Any]) -> list[str]:
+    """Return the home partitions of a cluster, one per line; a cluster without any is one line."""
+    counts = ("nodes", "up", "cores", "held", "running", "waiting")
+    rows = [[row["home"] or "-", _led_by(row), *(str(row.get(name, "-")) for name in counts)] for row in value["homes"]]
+    return _table(["HOME", "LED BY", *map(str.upper, counts)], rows)
+
+
+def _led_by(row: dict[str, Any]) -> str:
+    """Return the scheduler that leads a home partition, with its own home partition if it has adopted this one."""
+    leader = row.get("led_by") or "-"
+    return leader if row.get("leader_home") in (None, row["home"]) else f"{leader} (of {row['leader_home']})"
 
 
 def _on_it(node: dict[str, Any]) -> str:

@@ -54,6 +54,10 @@ class Settings:
     partitions: tuple[Partition, ...] = ()
     keep: int = 1000
     """Jobs that are over and kept in memory to answer requests."""
+    home: str = ""
+    """The home partition; empty if the cluster has none."""
+    first_job: int = 1
+    """The number of the first job."""
 
     def priority(self, spec: Spec) -> int:
         """Return the priority of a job, with that of its partition."""

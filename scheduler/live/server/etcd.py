@@ -126,6 +126,18 @@ def after_all(prefix: str) -> str:
     return to_wire(prefix[:-1] + chr(ord(prefix[-1]) + 1))
 
 
+def absent(key: str) -> dict[str, Any]:
+    """Return the comparison that holds if there is no such key."""
+    return {"key": to_wire(key), "target": "CREATE", "create_revision": "0"}
+
+
+def put(key: str, value: bytes | None, lease: str = "0") -> dict[str, Any]:
+    """Return the operation that writes a key, or deletes it if the value is None."""
+    if value is None:
+        return {"request_delete_range": {"key": to_wire(key)}}
+    return {"request_put": {"key": to_wire(key), "value": to_wire(value), "lease": lease}}
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A key with its value, and the revisions at which it was created and last written."""

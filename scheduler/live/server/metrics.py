@@ -17,7 +17,7 @@ from drom.scheduler.live.cluster.jobs import ENDING, FINAL, ON_NODES, PENDING, R
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from drom.scheduler.allocation.snapshot import PlannedStarts
     from drom.scheduler.live.cluster.cluster import Cluster
@@ -83,10 +83,11 @@ class Counts:
 class ClusterCollector:
     """Collects a cluster's metrics on each request of Prometheus; `lock` keeps its loop from changing it meanwhile.
 
-    `find` returns the cluster, which is another object after a fault.
+    `find` returns the clusters of this process, one for each home partition that it leads; they may be other objects
+    after a fault.
     """
 
-    def __init__(self, find: Callable[[], Cluster], counts: Counts, lock: threading.Lock) -> None:
+    def __init__(self, find: Callable[[], Sequence[Cluster]], counts: Counts, lock: threading.Lock) -> None:
         from prometheus_client import ProcessCollector
 
         self._find, self._counts, self._lock = find, counts, lock
@@ -107,9 +108,9 @@ class ClusterCollector:
     def _state(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        cluster = self._find()
-        jobs = Counter(job.state for job in cluster.jobs.values())
-        nodes = Counter(node.state for node in cluster.nodes.values())
+        clusters = self._find()
+        jobs = Counter(job.state for cluster in clusters for job in cluster.jobs.values())
+        nodes = Counter(node.state for cluster in clusters for node in cluster.nodes.values())
         for name, text, states, counted in (
             ("jobs", "Jobs that are not over, by state.", JOB_STATES, jobs),
             ("nodes", "Nodes by state.", NODE_STATES, nodes),
@@ -120,13 +121,14 @@ class ClusterCollector:
             yield family
         total = GaugeMetricFamily("drom_scheduler_node_cores", "Cores of a node.", labels=["node"])
         held = GaugeMetricFamily("drom_scheduler_node_cores_held", "Cores that jobs may hold.", labels=["node"])
-        for node in cluster.nodes.values():
-            total.add_metric([node.name], node.cores)
-            held.add_metric([node.name], cluster.placements.held(node.index))
+        for cluster in clusters:
+            for node in cluster.nodes.values():
+                total.add_metric([node.name], node.cores)
+                held.add_metric([node.name], cluster.placements.held(node.index))
         stuck = GaugeMetricFamily("drom_scheduler_stuck", "1 while the queue cannot be written, and nothing begins.")
         stuck.add_metric([], self._counts.stuck)
         survivors = GaugeMetricFamily("drom_scheduler_unkillable_jobs", "Jobs that were killed and do not end.")
-        survivors.add_metric([], len(cluster.executions.survivors.jobs))
+        survivors.add_metric([], sum(len(cluster.executions.survivors.jobs) for cluster in clusters))
         longest = GaugeMetricFamily(
             "drom_scheduler_longest_turn_seconds", "Most real and CPU time of a turn of the loop.", labels=["clock"]
         )
@@ -142,7 +144,7 @@ class ClusterCollector:
         limit = GaugeMetricFamily(
             "drom_scheduler_job_limit_seconds", "How long a job that has started may take.", labels=["job_id", "class"]
         )
-        for job in self._find().jobs.values():
+        for job in (job for cluster in self._find() for job in cluster.jobs.values()):
             if job.state in ON_NODES and job.started is not None:
                 begun.add_metric([str(job.number)], job.started)
                 limit.add_metric([str(job.number), job.spec.job_class], job.limit)

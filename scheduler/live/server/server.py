@@ -6,13 +6,14 @@ Users get their answers from `user_orders`; `stored_cluster` stores every change
 
 from __future__ import annotations
 
-import selectors
+import math
+import select
 import signal
 import threading
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from drom.agent.control import server
 from drom.agent.errors import ControlError
@@ -28,16 +29,17 @@ from drom.scheduler.live.cluster.spec import (
     LONGEST_REQUEST,
 )
 from drom.scheduler.live.server.agent_server import AgentServer
+from drom.scheduler.live.server.homes import Homes
 from drom.scheduler.live.server.metrics import Counts
 from drom.scheduler.live.server.planner_process import PlannerProcess
 from drom.scheduler.live.server.starting import Standby, Starting
-from drom.scheduler.live.server.state_folder import SOCKETS
+from drom.scheduler.live.server.state_folder import HOMES, SOCKETS
 from drom.scheduler.live.server.store import Store, UnreadableError
 from drom.scheduler.live.server.stored_cluster import StoredCluster
 from drom.scheduler.live.server.user_orders import WITHOUT_TRACE, UserOrders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from drom.agent.control.gate import RemoteEndpoint
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.cluster import Cluster
     from drom.scheduler.live.cluster.settings import Settings
     from drom.scheduler.live.server.agent_server import AgentMessage, Peer
+    from drom.scheduler.live.server.directory import Directory
     from drom.scheduler.live.server.shared_rows import SharedRows
     from drom.scheduler.live.server.starting import Waiting
 
@@ -62,14 +65,25 @@ MOST_PUT_OFF = 10_000
 LONGEST_SLEEP = 1.0
 STATUS = 0.5
 """Seconds between updates of the status line for the service manager."""
-PARTS = ("agents", "order", "policy", "queue", "recovery", "service_manager", "tidying")
+PARTS = ("agents", "homes", "order", "policy", "queue", "recovery", "service_manager", "tidying")
 """The parts of the loop whose failures are counted."""
+
+
+class Shared(NamedTuple):
+    """What all schedulers of a process use; the `lock` is held while their clusters change."""
+
+    clients: server.Server
+    desk: AgentServer
+    guard: Guard
+    counts: Counts
+    lock: threading.Lock
 
 
 class Server:
     """A scheduler in its `folder`, whose queue is there or in `rows`.
 
-    Raises SchedulerError or ControlError if it cannot start.
+    With a `directory` it also leads home partitions that have no scheduler of their own, for each of which there is
+    another object with the same `shared`. Raises SchedulerError or ControlError if it cannot start.
     """
 
     def __init__(
@@ -81,21 +95,19 @@ class Server:
         *,
         durable: bool = False,
         rows: SharedRows | None = None,
+        directory: Directory | None = None,
+        shared: Shared | None = None,
         gates: tuple[RemoteEndpoint | None, RemoteEndpoint | None] = (None, None),
         begins: bool = True,
     ) -> None:
         self._folder, self._log, self._heartbeat = folder, log, settings.heartbeat
         heap.return_large_blocks()
         self.policy = policy
-        self.guard = Guard(log, PARTS)
-        self.counts = Counts()
-        self.counts.faults = self.guard.faults
         self._rows = rows
         self._store = Store(folder, durable=durable, medium=rows)
-        self._clients = server.Server(
-            folder, 0o666, gates[0], longest=LONGEST_REQUEST, most_held=MOST_HELD, turn=TURN_SECONDS
-        )
-        self._desk = AgentServer(folder, log, gates[1])
+        self._owns_sockets = shared is None
+        self._shared = shared or _open(folder, log, gates)
+        self._clients, self._desk, self.guard, self.counts, self.lock = self._shared
         self.stored = StoredCluster(self._store, policy, settings, log, counts=self.counts, send=self._send)
         self._orders = UserOrders(self.stored)
         self._torn = False
@@ -106,13 +118,12 @@ class Server:
         self._running = True
         self._more = False
         """Whether messages or orders that arrived before the last turn may still be unread."""
-        self.lock = threading.Lock()
-        """Held while the cluster changes."""
         self.waiting: Waiting | None = None
         """What this scheduler waits for; no order is accepted before its end."""
         self._put_off: set[Peer] = set()
         """The connections of agents that were told to wait."""
         self._begun = False
+        self._homes = Homes(self, self._desk, directory, log) if directory else None
         if begins:
             prepare(policy)
             self._begin()
@@ -133,6 +144,10 @@ class Server:
 
         Agents introduce themselves again.
         """
+        about = self.stored.settings
+        settings = replace(settings, home=about.home, first_job=about.first_job)
+        if not all(one.configure(settings) for one in self._beside):
+            return False
         with self.lock:
             if self._begun and not self.stored.flush():
                 return False
@@ -141,6 +156,12 @@ class Server:
             if self._begun:
                 self._torn = not self.guard.run("recovery", self.stored.restore)
             return True
+
+    def beside(self, home: str, rows: SharedRows, first_job: int) -> Server:
+        """Return a scheduler of another home partition in this process. Raises SchedulerError."""
+        settings = replace(self.stored.settings, home=home, first_job=first_job)
+        folder = self._folder / HOMES / home
+        return Server(folder, self.policy, settings, self._log, rows=rows, shared=self._shared, begins=False)
 
     def run(
         self, ready: Callable[[], None], manager: ServiceManager, reload: Callable[[], None] = lambda: None
@@ -160,83 +181,94 @@ class Server:
                 signal.SIGHUP: partial(self.guard.run, "order", reload),
             }
         )
-        selector = selectors.DefaultSelector()
-        planners = (self._planner.fd,) if self._planner else ()
-        for fd in (signals.fd, *self._clients.fds, *self._desk.fds, *planners):
-            selector.register(fd, selectors.EVENT_READ)
         try:
-            while self._running:
-                if not self._begun:
-                    self._start(selector, signals, manager)
-                if self._running:
-                    ready()
-                    manager.ready()
-                    self._lead(selector, signals, manager)
+            if not self._begun:
+                self._compile(signals, manager)
+            with heap.Garbage() as garbage:
+                while self._running:
+                    if self.advance():
+                        ready()
+                        manager.ready()
+                    if self._homes:
+                        self.guard.run("homes", self._homes.advance)
+                    self._take_turn(signals, manager)
+                    garbage.look(idle=not self._more)
             manager.stopping()
         finally:
-            selector.close()
             self.close()
             signals.close()
 
-    def _lead(self, selector: selectors.BaseSelector, signals: SignalPipe, manager: ServiceManager) -> None:
-        """Schedule until the process is to end, or another scheduler has taken over."""
-        with heap.Garbage() as garbage:
-            while self._running and self._store.leads:
-                events = selector.select(self._timeout())
-                begin = time.perf_counter(), time.thread_time()
-                if any(key.fd == signals.fd for key, _ in events):
-                    signals.dispatch()
-                with self.lock:
-                    self.turn()
-                self.guard.run("service_manager", lambda: manager.heartbeat(at := time.monotonic(), self._status(at)))
-                self.guard.settle()
-                garbage.look(idle=not self._more)
-                self.counts.store_messages = self._rows.etcd.messages if self._rows else 0
-                self.counts.take_turn(time.perf_counter() - begin[0], time.thread_time() - begin[1])
-        if self._rows and not self._store.leads:
-            self._begun = False
-            self._rows.stand_by()
-
-    def _start(self, selector: selectors.BaseSelector, signals: SignalPipe, manager: ServiceManager) -> None:
-        """Answer that the scheduler is not there yet while its policy is compiled, or another one leads; then begin.
+    def _compile(self, signals: SignalPipe, manager: ServiceManager) -> None:
+        """Answer that the scheduler is not there yet until its policy can be called, or the process is to end.
 
         Raises SchedulerError if the policy cannot be compiled.
         """
-        self.counts.starting = True
-        starting = Starting(self.cluster.policy)
-        self._wait(starting, selector, signals, manager)
+        starting = self.waiting = Starting(self.policy)
+        while self._running and not starting.is_over:
+            self._take_turn(signals, manager)
         if self._running:
             starting.finish()
+            self.waiting = None
             if self._rows:
                 manager.ready()
-                self._wait(Standby(self._rows, self._log), selector, signals, manager)
-        if not self._running:
-            return
+
+    def advance(self) -> bool:
+        """Begin to lead, or follow the scheduler that does; return whether this one has begun to lead."""
+        if self._begun and self._rows and not self.leads:
+            self._begun = self._torn = False
+            self._rows.stand_by()
+        if self._begun:
+            return False
+        if self._rows:
+            self.waiting = self.waiting or Standby(self._rows, self._log)
+            if not self.waiting.is_over:
+                return False
         self._begin()
-        self.counts.starting = False
+        self.waiting = None
         put_off, self._put_off = self._put_off, set()
         for peer in put_off:
             self._desk.answer(peer, say.Who())
+        return True
 
-    def _wait(
-        self, waiting: Waiting, selector: selectors.BaseSelector, signals: SignalPipe, manager: ServiceManager
-    ) -> None:
-        """Answer users and agents until something is over, or the process is to end."""
-        self.waiting = waiting
-        selector.register(waiting.fd, selectors.EVENT_READ)
-        while self._running:
-            manager.heartbeat(time.monotonic(), waiting.status)
-            if waiting.is_over:
-                self.waiting = None
-                break
-            heard = self.guard.run("agents", lambda: self._desk.serve(self._turn_away))
-            asked = self.guard.run("order", lambda: self._clients.serve(waiting.refuse))
-            self.guard.settle()
-            more = heard or asked
-            events = selector.select(0.0 if more else LONGEST_SLEEP)
-            if any(key.fd == signals.fd for key, _ in events):
-                signals.dispatch()
-        selector.unregister(waiting.fd)
+    def _take_turn(self, signals: SignalPipe, manager: ServiceManager) -> None:
+        """Wait until there is something to do, and do it."""
+        self.counts.starting = self.waiting is not None
+        fds = [fd for one in (self, *self._beside) for fd in one.fds]
+        ready = _readable((signals.fd, *self._clients.fds, *self._desk.fds, *fds), self._timeout())
+        begin = time.perf_counter(), time.thread_time()
+        if signals.fd in ready:
+            signals.dispatch()
+        with self.lock:
+            self.turn()
+        self.guard.run("service_manager", lambda: manager.heartbeat(at := time.monotonic(), self._status(at)))
+        self.guard.settle()
+        self.counts.store_messages = self.messages + (self._homes.messages if self._homes else 0)
+        self.counts.take_turn(time.perf_counter() - begin[0], time.thread_time() - begin[1])
+
+    @property
+    def leads(self) -> bool:
+        """Whether this scheduler leads, as far as is known."""
+        return self._begun and self._store.leads
+
+    @property
+    def messages(self) -> int:
+        """The number of messages to etcd for this queue."""
+        return self._rows.etcd.messages if self._rows else 0
+
+    @property
+    def clusters(self) -> list[Cluster]:
+        """The cluster, or its parts in all home partitions that are led here."""
+        return [one.cluster for one in (self, *self._beside)]
+
+    @property
+    def _beside(self) -> list[Server]:
+        """The schedulers of home partitions that were adopted."""
+        return [*self._homes.adopted.values()] if self._homes else []
+
+    @property
+    def fds(self) -> list[int]:
+        """Descriptors, besides those of the sockets, that are readable when there is something to do."""
+        return [one.fd for one in (self._planner, self.waiting, self._homes) if one]
 
     def _turn_away(self, said: AgentMessage) -> None:
         """Answer an agent that it has to wait; it is asked to introduce itself once that is over."""
@@ -256,17 +288,28 @@ class Server:
         guard = Guard(self._log, ())
         if self._planner:
             guard.run("planner", self._planner.close)
-        guard.run("agents", self._desk.close)
-        guard.run("order", self._clients.close)
-        for name in SOCKETS:
-            guard.run("sockets", partial(connections.remove, self._folder / name))
+        if self._homes:
+            guard.run("homes", self._homes.close)
+        if self._owns_sockets:
+            guard.run("agents", self._desk.close)
+            guard.run("order", self._clients.close)
+            for name in SOCKETS:
+                guard.run("sockets", partial(connections.remove, self._folder / name))
         guard.run("queue", self._store.close)
 
     def turn(self) -> None:
         """Read messages, call the policy, store changes, send. A part that fails is logged, counted and run again."""
-        heard = self._survive("agents", lambda: self._desk.serve(self._receive))
-        asked = self._survive("order", lambda: self._clients.serve(self._answer))
+        receive, answer = (self._homes or self).receive, (self._homes or self).answer
+        heard = self._survive("agents", lambda: self._desk.serve(receive))
+        asked = self._survive("order", lambda: self._clients.serve(answer))
         self._more = bool(heard or asked)
+        for one in (self, *self._beside):
+            one.schedule()
+
+    def schedule(self) -> None:
+        """Call the policy, store changes, send; nothing while another scheduler leads."""
+        if self.waiting:
+            return
         if self._survive("queue", self.stored.flush):
             self._survive("policy", self._ask_policy)
             self._survive("queue", self.stored.flush)
@@ -306,6 +349,8 @@ class Server:
 
     def _status(self, now: float) -> str:
         """Return a status line for the service manager, at most `STATUS` seconds old."""
+        if self.waiting:
+            return self.waiting.status
         if now < self._status_again:
             return self._told_status
         self._status_again = now + STATUS
@@ -317,8 +362,15 @@ class Server:
         return self._told_status
 
     def _timeout(self) -> float:
+        """Return for how many seconds nothing is to be done unless something arrives."""
         if self._more:
             return 0.0
+        return min(one.next_turn() for one in (self, *self._beside))
+
+    def next_turn(self) -> float:
+        """Return in how many seconds `schedule` must be called again."""
+        if self.waiting:
+            return LONGEST_SLEEP
         if self.stored.stuck:
             return max(0.0, self.stored.stuck - time.monotonic())
         look = self.guard.run("policy", self.cluster.next_look, "look")
@@ -331,6 +383,13 @@ class Server:
         if self._rows and isinstance(message, say.Welcome):
             message = replace(message, epoch=self._rows.epoch)
         self._desk.send(name, message)
+
+    def receive(self, said: AgentMessage) -> None:
+        """Handle a message of an agent, which has to wait if this scheduler does."""
+        if self.waiting:
+            self._turn_away(said)
+        else:
+            self._receive(said)
 
     def _receive(self, said: AgentMessage) -> None:
         now, message = self.stored.clock(), said.message
@@ -359,6 +418,8 @@ class Server:
         name = message.node
         if why_not:
             raise SchedulerError(why_not)
+        if message.home != self.stored.settings.home:
+            raise SchedulerError("this cluster has no home partitions: start the agent without --home-partition.")
         if self._desk.name_of(peer) not in (None, name):
             raise SchedulerError("an agent acts for one node: start another agent for another node.")
         if self._desk.has_speaker(name, peer, 3 * self._heartbeat):
@@ -367,8 +428,13 @@ class Server:
 
     # --- users ----------------------------------------------------------------------------------------------------
 
+    def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer an order of a user, who has to wait if this scheduler does. Raises ControlError with a sentence."""
+        if self.waiting:
+            self.waiting.refuse(order, caller)
+        return self._answer(order, caller)
+
     def _answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
-        """Answer an order of a user. Raises ControlError with a sentence."""
         try:
             return self._orders.carry_out(order, caller)
         except ControlError:
@@ -385,3 +451,19 @@ class Server:
             what = f"this is a fault of drom ({type(error).__name__}), and nothing was changed"
             msg = f"{what}: report it, with the line event=fault of the scheduler's log."
             raise ControlError(msg) from error
+
+
+def _open(folder: Path, log: Log, gates: tuple[RemoteEndpoint | None, RemoteEndpoint | None]) -> Shared:
+    """Open the sockets in a folder, with gates for users and agents of other nodes. Raises ControlError."""
+    clients = server.Server(folder, 0o666, gates[0], longest=LONGEST_REQUEST, most_held=MOST_HELD, turn=TURN_SECONDS)
+    guard, counts = Guard(log, PARTS), Counts()
+    counts.faults = guard.faults
+    return Shared(clients, AgentServer(folder, log, gates[1]), guard, counts, threading.Lock())
+
+
+def _readable(fds: Iterable[int], seconds: float) -> set[int]:
+    """Return which of these descriptors can be read, once one can, or after so many seconds."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(math.ceil(1000 * seconds))}

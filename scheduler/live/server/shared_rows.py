@@ -25,8 +25,19 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from drom.scheduler.live.server import schema
-from drom.scheduler.live.server.etcd import LARGEST, CompactedError, Etcd, StoreError, after_all, from_wire, to_wire
+from drom.scheduler.live.server.etcd import (
+    LARGEST,
+    CompactedError,
+    Etcd,
+    StoreError,
+    absent,
+    after_all,
+    from_wire,
+    put,
+    to_wire,
+)
 from drom.scheduler.live.server.lease import Lease
+from drom.scheduler.live.server.prefix import claim
 from drom.scheduler.live.server.watch import Watch
 
 if TYPE_CHECKING:
@@ -108,7 +119,7 @@ class SharedRows:
 
     def open(self) -> sqlite3.Connection:
         """Return a new copy of all rows, which follows the leader from then on."""
-        self._check_prefix()
+        claim(self.etcd, self._prefix, self._cluster, PATIENCE)
         self._db = db = sqlite3.connect(":memory:", isolation_level=None)
         schema.prepare(db)
         schema.track(db, self._changed)
@@ -121,25 +132,6 @@ class SharedRows:
 
     def fill(self) -> None:
         """Do nothing: nothing is reserved."""
-
-    def _check_prefix(self) -> None:
-        """Claim an unused prefix for this cluster. Raises StoreError for one that something else uses."""
-        ours = {"application": "drom", "schema": schema.SCHEMA, "cluster": self._cluster}
-        key = f"{self._prefix}/about"
-        if not self.etcd.first(f"{self._prefix}/", PATIENCE):
-            self.etcd.transact([_absent(key)], [_put(key, json.dumps(ours).encode())], key, PATIENCE)
-        record = self.etcd.first(key, PATIENCE)
-        try:
-            there = json.loads(record.value) if record else {}
-        except ValueError:
-            there = {}
-        if not isinstance(there, dict) or there.get("application") != "drom":
-            raise StoreError(f"there are keys below {self._prefix} that are not of drom: give another /PREFIX")
-        if there.get("cluster") != self._cluster:
-            whose = f"the prefix {self._prefix} belongs to the cluster {str(there.get('cluster'))[:80]!r}"
-            raise StoreError(f"{whose}, not {self._cluster!r}: give another /PREFIX, or the same --name")
-        if there.get("schema") != schema.SCHEMA:
-            raise StoreError(f"it was written by a drom with schema {there.get('schema')}: use that version")
 
     def _load(self) -> None:
         """Read all rows anew, and watch what happens from then on."""
@@ -237,7 +229,7 @@ class SharedRows:
         self._lease = lease = Lease(self.etcd, self._seconds)
         key = f"{self._prefix}/leader"
         try:
-            held, revision, _ = self.etcd.transact([_absent(key)], [self._claim(lease)], key, PATIENCE)
+            held, revision, _ = self.etcd.transact([absent(key)], [self._claim(lease)], key, PATIENCE)
         except StoreError:
             self._resign()  # it may have succeeded
             raise
@@ -249,7 +241,7 @@ class SharedRows:
     def _claim(self, lease: Lease) -> dict[str, Any]:
         """Return the operation that writes the key `leader`."""
         value = json.dumps({"name": self._name, "turn": self._turn})
-        return _put(f"{self._prefix}/leader", value.encode(), lease=lease.number)
+        return put(f"{self._prefix}/leader", value.encode(), lease=lease.number)
 
     def _take_over(self, record: Record) -> None:
         """Lead, once the copy has everything that was stored before, and finish what the last leader began."""
@@ -335,7 +327,7 @@ class SharedRows:
             self._has_redo = False
 
     def _put(self, values: Values) -> None:
-        self._transact([_put(key, value) for key, value in values.items()])
+        self._transact([put(key, value) for key, value in values.items()])
 
     def _transact(self, operations: list[dict[str, Any]]) -> None:
         """Run a transaction as the leader. Raises DeposedError if this scheduler is not, or no longer."""
@@ -359,18 +351,6 @@ class SharedRows:
             if _unpacked(record.value)["turn"] == self._turn:  # it arrived twice
                 break
         self._hesitates = False
-
-
-def _absent(key: str) -> dict[str, Any]:
-    """Return the comparison that holds if there is no such key."""
-    return {"key": to_wire(key), "target": "CREATE", "create_revision": "0"}
-
-
-def _put(key: str, value: bytes | None, lease: str = "0") -> dict[str, Any]:
-    """Return the operation that writes a key, or deletes it if the value is None."""
-    if value is None:
-        return {"request_delete_range": {"key": to_wire(key)}}
-    return {"request_put": {"key": to_wire(key), "value": to_wire(value), "lease": lease}}
 
 
 def _parts(changes: Values, most: int) -> Iterator[Values]:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 QUEUE, LOCK, RESERVE = "queue.sqlite", "queue.lock", "queue.reserve"
 SOCKETS = ("control", "signals", "agents")
+HOMES = "homes"
+"""The folder with a folder for each home partition that was adopted."""
 _FILES = frozenset({QUEUE, f"{QUEUE}-wal", f"{QUEUE}-shm", f"{QUEUE}-journal", LOCK, RESERVE})
-_BESIDE = frozenset({"steward", "spool", "lost+found"})
-"""Folders that, like logs, may exist before a queue: those of an agent, and that of a separate file system."""
+_BESIDE = frozenset({"steward", "spool", "lost+found", HOMES})
+"""Folders that may exist beside a queue, like logs: those of an agent, and that of a separate file system."""
 
 
 def open_folder(path: Path) -> int:

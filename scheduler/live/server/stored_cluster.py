@@ -96,7 +96,8 @@ class StoredCluster:
     def restore(self) -> Cluster:
         """Make the cluster anew as the queue says, and return it."""
         cluster = self._empty()
-        cluster.restore(self.store.nodes(), self.store.living(), self.store.next_number, self.clock())
+        number = max(self.store.next_number, self.settings.first_job)
+        cluster.restore(self.store.nodes(), self.store.living(), number, self.clock())
         self.cluster = cluster
         return cluster
 

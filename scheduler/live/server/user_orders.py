@@ -17,7 +17,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live import accounting
 from drom.scheduler.live.cluster import admission, explain
 from drom.scheduler.live.cluster.job_filter import JobRange, job_filter_of, ranges_of
-from drom.scheduler.live.cluster.jobs import FINAL, PENDING, Job, Node
+from drom.scheduler.live.cluster.jobs import FINAL, ON_NODES, PENDING, Job, Node
 from drom.scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
 from drom.scheduler.live.cluster.quotas import Orders
 from drom.scheduler.live.cluster.spec import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MOST_SAID = 20
 """Reasons in an answer why jobs were not changed."""
 MOST_SIGNALS = 64
-WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "history"})
+WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "homes", "history"})
 """Orders that leave nothing in memory when they fail; after a failure of any other the queue is read again."""
 _LIMITED = frozenset({"submit", "cancel", "hold", "update"})
 """Orders whose rate per user is limited, because they are written to the queue."""
@@ -68,6 +68,7 @@ class UserOrders:
             "queue": self._queue,
             "job": self._job,
             "nodes": self._nodes,
+            "homes": self._homes,
             "history": self._history,
             "drain": self._drain,
         }
@@ -77,6 +78,8 @@ class UserOrders:
         name = order["order"]
         if name not in self._orders:
             raise ControlError(f"this scheduler has no order {str(name)[:40]!r}: use the drom of this version.")
+        if order.get("home") and not self._stored.settings.home:
+            raise ControlError("this cluster has no home partitions: omit --home-partition.")
         if name in _LIMITED and not is_operator(user := user_of(caller)):
             self._rates.take(user, time.monotonic())
         return self._orders[name](order, caller)
@@ -388,6 +391,21 @@ class UserOrders:
         rows = fill(map(self._node, rest))
         more = rest[len(rows) - 1].index + 1 if len(rows) < len(rest) else None
         return {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "nodes": rows, "after": more}
+
+    def _homes(self, _: dict[str, Any], __: Caller) -> dict[str, object]:
+        """Return what this home partition, or a cluster without any, has."""
+        cluster = self._stored.cluster
+        nodes = [node for node in cluster.nodes.values() if node.state == "up"]
+        row = {
+            "home": self._stored.settings.home,
+            "nodes": len(cluster.nodes),
+            "up": len(nodes),
+            "cores": sum(node.cores for node in nodes),
+            "held": sum(cluster.placements.held(node.index) for node in nodes),
+            "running": sum(job.state in ON_NODES for job in cluster.jobs.values()),
+            "waiting": sum(job.state == PENDING for job in cluster.jobs.values()),
+        }
+        return {"schema_version": SCHEMA_VERSION, "homes": [row]}
 
     def _node(self, node: Node) -> dict[str, Any]:
         jobs = [part.job for part in self._stored.cluster.placements.on(node.index)]

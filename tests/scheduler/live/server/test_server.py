@@ -60,7 +60,7 @@ def server() -> Iterator[Server]:
 def scrape(server: Server) -> str:
     """Return what Prometheus gets."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ClusterCollector(lambda: server.cluster, server.counts, server.lock))
+    registry.register(ClusterCollector(lambda: server.clusters, server.counts, server.lock))
     return generate_latest(registry).decode()
 
 

@@ -14,7 +14,7 @@ from drom.scheduler.live.cluster.jobs import COMPLETED, Entry, Node
 from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.live.server import etcd as etcd_client
 from drom.scheduler.live.server import lease, shared_rows
-from drom.scheduler.live.server.etcd import Etcd, StoreError, to_wire
+from drom.scheduler.live.server.etcd import Etcd, StoreError, put, to_wire
 from drom.scheduler.live.server.store import Store, UnreadableError, UnwritableError
 from drom.scheduler.live.server.watch import Watch
 
@@ -198,7 +198,7 @@ def test_a_prefix_belongs_to_one_cluster(opened: Callable[[str], Store], tmp_pat
     Etcd(foreign).transact([], [key], "x", 5.0)
     with pytest.raises(UnreadableError, match=r"keys below .* that are not of drom: give another /PREFIX\.$"):
         shared_store(tmp_path / "c", foreign)
-    Etcd(address).transact([], [shared_rows._put(f"{address.prefix}/rows/jobs/x", b"{}")], "x", 5.0)
+    Etcd(address).transact([], [put(f"{address.prefix}/rows/jobs/x", b"{}")], "x", 5.0)
     with pytest.raises(UnreadableError, match=r"no drom has written .*/rows/jobs/x: delete it, or restore the store"):
         shared_store(tmp_path / "d", address)
 

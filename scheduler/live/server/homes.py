@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The home partitions that one process leads: its own, and those that have no scheduler of their own at present.
+
+Messages of agents and orders of users reach the home partition that they concern, if it is led here.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from drom.agent.errors import ControlError, NotYetError
+from drom.agent.execution import protocol as say
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.homes import adopters, first_job, home_of
+from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
+from drom.scheduler.live.server.etcd import StoreError
+
+if TYPE_CHECKING:
+    from drom.agent.model.caller import Caller
+    from drom.agent.observe.log import Log
+    from drom.scheduler.live.cluster.homes import Present
+    from drom.scheduler.live.server.agent_server import AgentMessage, AgentServer, Peer
+    from drom.scheduler.live.server.directory import Directory
+    from drom.scheduler.live.server.shared_rows import SharedRows
+    from typing_extensions import Self
+
+RETRY = 1.0
+"""Seconds until the directory is asked again after a failure."""
+MOST_PUT_OFF = 10_000
+"""Most connections of agents that are remembered while other schedulers lead their home partitions."""
+
+
+class Scheduler(Protocol):
+    """The scheduler of one home partition."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads."""
+
+    @property
+    def messages(self) -> int:
+        """The number of messages to etcd for its queue."""
+
+    def beside(self, home: str, rows: SharedRows, first_job: int) -> Self:
+        """Return a scheduler of another home partition in this process. Raises SchedulerError."""
+
+    def advance(self) -> bool:
+        """Begin to lead, or follow the scheduler that does; return whether this one has begun to lead."""
+
+    def receive(self, said: AgentMessage) -> None:
+        """Handle a message of an agent."""
+
+    def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer an order of a user. Raises ControlError."""
+
+    def close(self) -> None:
+        """Let another scheduler lead."""
+
+
+S = TypeVar("S", bound=Scheduler)
+
+
+class Homes(Generic[S]):
+    """The schedulers of home partitions in this process, of which `own` serves its sockets."""
+
+    def __init__(self, own: S, desk: AgentServer, directory: Directory, log: Log) -> None:
+        self._own, self._desk, self._directory, self._log = own, desk, directory, log
+        self._servers = {directory.home: own}
+        self._homes_of: dict[str, str] = {}
+        """The home partitions of nodes that were welcomed."""
+        self._put_off: dict[Peer, str] = {}
+        """Connections of agents with their home partitions: they are asked for a Hello once those are led here."""
+        self._again = 0.0
+        """When the directory may be asked again (CLOCK_MONOTONIC)."""
+        self._told = ""
+        self._past_messages = 0
+        """Messages to etcd for home partitions that were given back."""
+
+    # --- which home partitions are led here -----------------------------------------------------------------------
+
+    @property
+    def fd(self) -> int:
+        """A descriptor that is readable when `advance` has something to do."""
+        return self._directory.fd
+
+    @property
+    def messages(self) -> int:
+        """The number of messages to etcd, except those for the home partition of this process."""
+        present = sum(one.messages for one in self.adopted.values())
+        return self._directory.etcd.messages + self._past_messages + present
+
+    @property
+    def adopted(self) -> dict[str, S]:
+        """The schedulers of the home partitions that were adopted, or are to be."""
+        return {home: one for home, one in self._servers.items() if one is not self._own}
+
+    @property
+    def _leads(self) -> list[str]:
+        """The home partitions that are led here, first that of this process."""
+        return [home for home, one in self._servers.items() if one.leads]
+
+    def advance(self) -> None:
+        """Follow the directory: adopt home partitions that have no scheduler of their own, and give others back."""
+        if time.monotonic() < self._again:
+            return
+        why = ""
+        try:
+            self._directory.advance()
+            self._directory.announce(self._leads)
+            self._settle()
+        except (StoreError, SchedulerError) as error:
+            why = f"no home partition can be taken over: {str(error).rstrip('.')}."
+            self._again = time.monotonic() + RETRY
+        if why and not self._told:
+            self._log("queue_stuck", reason=why)
+        elif self._told and not why:
+            self._log("queue_unstuck")
+        self._told = why
+
+    def _settle(self) -> None:
+        """Lead what falls to this scheduler."""
+        directory = self._directory
+        if directory.me is None:
+            return
+        mine = {home for home, key in adopters(directory.homes, directory.present).items() if key == directory.me}
+        for home, server in self.adopted.items():
+            if home not in mine:
+                server.close()
+                self._past_messages += server.messages
+                del self._servers[home]
+                self._log("home_returned", home=home)
+        for home in mine - self._servers.keys():
+            self._servers[home] = self._own.beside(home, directory.rows(home), first_job(directory.homes[home]))
+        for home, server in self.adopted.items():
+            if server.advance():
+                self._log("home_adopted", home=home)
+                for peer in [peer for peer, of in self._put_off.items() if of == home]:
+                    del self._put_off[peer]
+                    self._desk.answer(peer, say.Who())
+
+    def close(self) -> None:
+        """Leave the directory, and what was adopted."""
+        for server in self.adopted.values():
+            server.close()
+        self._directory.close()
+
+    # --- agents and users -----------------------------------------------------------------------------------------
+
+    def receive(self, said: AgentMessage) -> None:
+        """Pass a message of an agent to the home partition of its node."""
+        message = said.message
+        if not isinstance(message, say.Hello):
+            home = self._homes_of.get(self._desk.name_of(said.peer) or "", "")
+            self._servers.get(home, self._own).receive(said)
+        elif message.home in self._servers:
+            self._servers[message.home].receive(said)
+            if self._desk.name_of(said.peer) == message.node:
+                self._homes_of[message.node] = message.home
+        else:
+            self._turn_away(said.peer, message.home)
+
+    def _turn_away(self, peer: Peer, home: str) -> None:
+        """Answer an agent whose home partition is not led here."""
+        try:
+            reason = f"{self._where(home)}."
+        except ControlError as error:
+            reason = str(error)
+        else:
+            if len(self._put_off) < MOST_PUT_OFF:
+                self._put_off[peer] = home
+        self._desk.answer(peer, say.No(reason))
+
+    def _where(self, home: str) -> str:
+        """Return where a home partition is led. Raises ControlError for one that does not exist."""
+        if home not in self._directory.homes:
+            known = ", ".join(self._directory.homes)
+            has = f"there is no home partition {home[:40]}" if home else "this cluster has home partitions"
+            raise ControlError(f"{has}: choose --home-partition from {known}.")
+        leader = self._leader(home)
+        if not leader:
+            return f"no scheduler leads home partition {home} at present: try again in a moment"
+        return f"home partition {home} is led by the scheduler on {leader.name}: ask that one"
+
+    def _leader(self, home: str) -> Present | None:
+        return next((one for one in self._directory.present.values() if home in one.leads), None)
+
+    def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
+        """Answer an order of a user. Raises ControlError with a sentence.
+
+        To an order that concerns all home partitions the answer is a list of these, each of which is then asked.
+        """
+        home = self._home(order)
+        if home is None and order["order"] == "homes":
+            return {"schema_version": SCHEMA_VERSION, "homes": self._rows()}
+        if home is None:
+            return {"schema_version": SCHEMA_VERSION, "ask_homes": self._directory.homes}
+        if home not in self._servers:
+            raise NotYetError(f"{self._where(home)}.")
+        return self._servers[home].answer(order, caller)
+
+    def _home(self, order: dict[str, Any]) -> str | None:
+        """Return the home partition that an order concerns; None if it concerns all. Raises ControlError."""
+        if home := order.get("home"):
+            self._where(str(home))
+            return str(home)
+        job = _first_dependency(order) if order["order"] == "submit" else order.get("array", order.get("job"))
+        if job is None and order["order"] == "submit":
+            return next(iter(self._leads), self._directory.home)
+        if job is None:
+            return None
+        found = home_of(job, self._directory.homes) if type(job) is int else self._directory.home
+        if found is None:
+            raise ControlError(f"there is no job {job}: see drom queue --all.")
+        return found
+
+    def _rows(self) -> list[dict[str, Any]]:
+        leaders = {home: self._leader(home) for home in self._directory.homes}
+        return [
+            {"home": home, "led_by": one and one.name, "leader_home": one and one.home} for home, one in leaders.items()
+        ]
+
+
+def _first_dependency(order: dict[str, Any]) -> object:
+    """Return the first job for which the first job of an order waits, None if there is none."""
+    try:
+        return order["jobs"][0]["after"][0][1]
+    except (KeyError, IndexError, TypeError):
+        return None

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler does with a real directory: it adopts and gives back, and passes on what concerns others."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from io import StringIO
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from drom.agent.errors import ControlError, NotYetError
+from drom.agent.execution import protocol as say
+from drom.agent.observe.log import Log
+from drom.scheduler.live.server.agent_server import AgentMessage, AgentServer, Peer
+from drom.scheduler.live.server.directory import Directory
+from drom.scheduler.live.server.etcd import StoreError
+from drom.scheduler.live.server.homes import Homes
+
+from tests.support.agents import wait_until
+from tests.support.etcd import LEASE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from drom.agent.model.caller import Caller
+    from drom.scheduler.live.server.etcd import StoreAddress
+    from drom.scheduler.live.server.shared_rows import SharedRows
+
+CALLER = cast("Caller", None)
+NEXT = 200_000_001
+
+
+class Stub:
+    """A scheduler of a home partition that leads as soon as it is advanced."""
+
+    def __init__(self, home: str, *, leads: bool = True) -> None:
+        self.home, self.leads, self.messages = home, leads, 1
+        self.heard: list[say.FromAgent] = []
+        self.made: dict[str, Stub] = {}
+        self.is_closed = False
+
+    def beside(self, home: str, _: SharedRows, first_job: int) -> Stub:
+        """Return another one."""
+        if home in self.made and not self.made[home].is_closed:
+            raise StoreError("it does not answer")
+        assert first_job == NEXT
+        self.made[home] = Stub(home, leads=False)
+        return self.made[home]
+
+    def advance(self) -> bool:
+        """Begin to lead."""
+        before, self.leads = self.leads, True
+        return not before
+
+    def receive(self, said: AgentMessage) -> None:
+        """Record a message."""
+        self.heard.append(said.message)
+
+    def answer(self, order: dict[str, Any], _: Caller) -> str:
+        """Say where an order has arrived."""
+        return f"{order['order']} at {self.home}"
+
+    def close(self) -> None:
+        """Record that it was closed."""
+        self.is_closed = True
+
+
+class Desk:
+    """Connections of agents, each of the node that welcomes name."""
+
+    def __init__(self) -> None:
+        self.names: dict[Peer, str] = {}
+        self.said: list[tuple[Peer, say.ToAgent]] = []
+
+    def name_of(self, peer: Peer) -> str | None:
+        """Return the name of a node."""
+        return self.names.get(peer)
+
+    def answer(self, peer: Peer, message: say.ToAgent) -> None:
+        """Record a message."""
+        self.said.append((peer, message))
+
+
+class Place:
+    """The home partitions of a scheduler of p1, and the directory of one of p2."""
+
+    def __init__(self, stack: ExitStack, address: StoreAddress) -> None:
+        self.other = Directory(address, "drom", "s2", "p2", LEASE)
+        directory = Directory(address, "drom", "s1", "p1", LEASE)
+        directory.open()
+        self.other.open()
+        others = stack.enter_context(ExitStack())
+        others.callback(self.other.close)
+        self.leave = others.close
+        self.own, self.desk, self.log = Stub("p1"), Desk(), StringIO()
+        self.homes: Homes[Stub] = Homes(self.own, cast("AgentServer", self.desk), directory, Log(self.log))
+        stack.enter_context(closing(self.homes))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Advance until something holds."""
+
+        def holds() -> bool:
+            self.homes.advance()
+            return condition()
+
+        wait_until(holds, lambda: self.homes.adopted)
+
+    def hello(self, number: int, home: str) -> Peer:
+        """Have the agent of a node introduce itself."""
+        node, peer = f"n{number}", Peer(0, bytes([number]))
+        message = say.Hello(say.PROTOCOL, "1", node, node, "b", 4, 1, 0, {}, (), False, 0.0, (), home=home)
+        self.homes.receive(AgentMessage(peer, message, lambda _: ""))
+        return peer
+
+
+@pytest.fixture
+def place(address: StoreAddress) -> Iterator[Place]:
+    """Return a scheduler of p1 that sees one of p2."""
+    with ExitStack() as stack:
+        found = Place(stack, address)
+        found.other.announce(["p2"])
+        found.until(lambda: bool(found.homes._directory.me) and len(found.homes._directory.present) == 2)
+        yield found
+
+
+def test_orders_reach_the_home_partition_that_they_concern(place: Place) -> None:
+    """Those for another scheduler are to be sent there; those for all are to be sent to each."""
+    answer = place.homes.answer
+    assert answer({"order": "submit", "jobs": [{}]}, CALLER) == "submit at p1"
+    assert answer({"order": "job", "job": 100_000_007}, CALLER) == "job at p1"
+    assert answer({"order": "cancel", "job": "x"}, CALLER) == "cancel at p1"
+    assert answer({"order": "queue", "home": "p1"}, CALLER) == "queue at p1"
+    assert answer({"order": "queue"}, CALLER)["ask_homes"] == {"p1": 1, "p2": 2}
+    leaders = [(row["home"], row["led_by"], row["leader_home"]) for row in answer({"order": "homes"}, CALLER)["homes"]]
+    assert leaders == [("p1", "s1", "p1"), ("p2", "s2", "p2")]
+    there = r"^home partition p2 is led by the scheduler on s2: ask that one\.$"
+    orders: list[dict[str, Any]] = [
+        {"order": "submit", "home": "p2"},
+        {"order": "submit", "jobs": [{"after": [["afterok", NEXT]]}]},
+        {"order": "job", "array": NEXT, "index": 3},
+    ]
+    for order in orders:
+        with pytest.raises(NotYetError, match=there):
+            answer(order, CALLER)
+    with pytest.raises(ControlError, match=r"^there is no home partition .*: choose --home-partition from p1, p2\.$"):
+        answer({"order": "nodes", "home": ["p1"]}, CALLER)
+    with pytest.raises(ControlError, match=r"^there is no job 300000000: see drom queue --all\.$"):
+        answer({"order": "job", "job": 3 * 10**8}, CALLER)
+
+
+def test_agents_reach_their_home_partition(place: Place) -> None:
+    """Those of another one are turned away, and asked again as soon as it is led here, until it is given back."""
+    mine, theirs, lost = place.hello(1, "p1"), place.hello(2, "p2"), place.hello(3, "p9")
+    assert [type(message) for message in place.own.heard] == [say.Hello]
+    assert place.desk.said == [
+        (theirs, say.No("home partition p2 is led by the scheduler on s2: ask that one.")),
+        (lost, say.No("there is no home partition p9: choose --home-partition from p1, p2.")),
+    ]
+    place.leave()
+    place.until(lambda: "p2" in place.homes.adopted)
+    adopted = place.own.made["p2"]
+    assert adopted.leads
+    assert place.desk.said[2:] == [(theirs, say.Who())]
+    place.desk.names[theirs] = "n2"
+    place.hello(2, "p2")
+    alive = say.Alive("n2", 0.0, ())
+    place.homes.receive(AgentMessage(theirs, alive, lambda _: ""))
+    assert adopted.heard[1:] == [alive]
+    assert place.homes.answer({"order": "job", "job": NEXT}, CALLER) == "job at p2"
+    assert place.homes.messages > 1
+
+    place.own.leads = False
+    assert place.homes.answer({"order": "submit", "jobs": [{}]}, CALLER) == "submit at p2"
+    with ExitStack() as stack:
+        back = Directory(place.homes._directory._address, "drom", "s2", "p2", LEASE)
+        stack.callback(back.close)
+        back.open()
+        back.announce([])
+        place.until(lambda: adopted.is_closed)
+        assert place.homes.adopted == {}
+        place.homes.receive(AgentMessage(theirs, alive, lambda _: ""))
+        assert place.own.heard[1:] == [alive]  # which does not know it
+        with pytest.raises(NotYetError, match="no scheduler leads home partition p2 at present: try again in a moment"):
+            place.homes.answer({"order": "job", "job": NEXT}, CALLER)
+    said = place.log.getvalue()
+    assert ("event=home_adopted home=p2" in said, "event=home_returned home=p2" in said) == (True, True)
+    assert mine not in dict(place.desk.said)
+
+
+def test_a_home_partition_that_cannot_be_adopted_is_told_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again, and the log says when it has succeeded."""
+    place.own.made["p2"] = Stub("p2")
+    monkeypatch.setattr("drom.scheduler.live.server.homes.RETRY", 0.01)
+    place.leave()
+    place.until(lambda: "event=queue_stuck" in place.log.getvalue())
+    for _ in range(20):
+        place.homes.advance()
+    place.own.made.clear()
+    place.until(lambda: "event=queue_unstuck" in place.log.getvalue())
+    reason = 'reason="no home partition can be taken over: it does not answer."'
+    assert place.log.getvalue().count(reason) == place.log.getvalue().count("event=queue_stuck") == 1

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several schedulers on one etcd with agents of nodes, and faults in them after which no job is lost or run twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from drom.agent.control import client
+from drom.agent.errors import ControlError
+from drom.scheduler.live.cli import places
+from drom.scheduler.live.cluster.spec import SERVICE, Spec
+
+from tests.support.agents import wait_until
+from tests.support.clusters import Cluster
+from tests.support.etcd import LEASE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.support.etcd import Member
+
+FAULTS = int(os.environ.get("KILLS", "6"))
+SEED = int(os.environ.get("SEED", "1"))
+JOB = """
+mkdir {folder}/busy-$DROM_NODE || echo "$DROM_NODE" >> {folder}/twice
+echo {name} >> {folder}/done
+sleep 0.2
+rmdir {folder}/busy-$DROM_NODE
+"""
+"""A job that notes that it ran, and whether another one was on its node, which is its alone."""
+
+
+class Schedulers:
+    """Schedulers on one etcd, each with one of the `homes` (empty: none), and for each an agent that knows them all."""
+
+    def __init__(self, folder: Path, members: list[Member], homes: Sequence[str] = ("", "")) -> None:
+        store = f"etcd://{','.join(member.at for member in members)}/test"
+        options = ("--policy", "fcfs", "--store", store, "--lease", str(LEASE))
+        self.folder, self.members, self.homes = folder, members, homes
+        self.all = [Cluster(folder / name, *options, *_at(home)) for name, home in zip("abcd", homes, strict=False)]
+        for one in self.all:
+            one.folder.mkdir()
+        self._nodes = Cluster(folder)
+        self._options = (*self._nodes.agent_options, "--scheduler", ",".join(one.address for one in self.all))
+        self.agents = self._nodes.agents
+
+    def start(self) -> None:
+        """Start all of them, of which without home partitions the first leads, and the agents."""
+        for number, one in enumerate(self.all):
+            one.start("standing_by" if number and not self.homes[number] else "ready")
+        for number in range(len(self.all)):
+            self.join(number)
+        wait_until(lambda: self.states() == ["up"] * len(self.all), self.show)
+
+    def join(self, number: int) -> None:
+        """Start an agent, or another one after it was killed: n1 is that of the first home partition."""
+        self._nodes.agent_options = (*self._options, *_at(self.homes[number]))
+        self._nodes.join(f"n{number + 1}")
+
+    def end(self) -> None:
+        """End what runs."""
+        for agent in self.agents.values():
+            agent.discard()
+        for one in self.all:
+            if one.runs:
+                one.send(signal.SIGCONT)
+                one.kill()
+
+    def ask(self, name: str, **fields: Any) -> Any:
+        """Give an order as users do."""
+        return places.ask([one.state for one in self.all], name, **fields)
+
+    def states(self) -> list[str]:
+        """Return the states of the nodes."""
+        return [node["state"] for node in self.ask("nodes")["nodes"]]
+
+    def leads(self, one: Cluster) -> bool:
+        """Say whether a scheduler answers users."""
+        try:
+            client.order(one.state, "nodes", server=SERVICE)
+        except ControlError:
+            return False
+        return True
+
+    def answers(self) -> bool:
+        """Say whether each home partition has a scheduler that answers users."""
+        try:
+            self.ask("nodes")
+        except ControlError:
+            return False
+        return True
+
+    def submit(self, *command: str, name: str = "", home: str = "") -> int:
+        """Submit a job and return its number."""
+        variables = {"PATH": os.environ["PATH"]}
+        spec = Spec(command=command, folder=str(self.folder), time=600, environment=variables, name=name, threads=2)
+        return int(self.ask("submit", jobs=[spec.to_json()], home=home)["jobs"][0])
+
+    def state(self, number: int) -> str:
+        """Return the state of a job."""
+        return str(self.ask("job", job=number)["state"])
+
+    def await_state(self, number: int, state: str) -> None:
+        """Wait until a job is in a state."""
+        wait_until(lambda: self.state(number) == state, self.show)
+
+    def show(self) -> str:
+        """Return all logs."""
+        logs = [one.log for one in self.all] + [agent.log for agent in self.agents.values()]
+        return "\n".join(logs)
+
+
+def _at(home: str) -> tuple[str, ...]:
+    return ("--home-partition", home) if home else ()
+
+
+def survive(here: Schedulers, kinds: Sequence[str]) -> None:
+    """Check that no job is lost or run twice, and no node has two, whatever is killed or paused.
+
+    The environment variables KILLS and SEED say how many faults of these `kinds` there are, and which.
+    """
+    chance, done = random.Random(SEED), here.folder / "done"
+    confirmed: dict[str, int] = {}
+    faults = Counter[str]()
+    for number in range(FAULTS):
+        for part in range(3):
+            name = f"j{number}-{part}"
+            words = ("sh", "-c", JOB.format(folder=here.folder, name=name))
+            try:
+                confirmed[name] = here.submit(*words, name=name, home=chance.choice(here.homes))
+            except ControlError:
+                continue  # which is rare: see below
+        kind = chance.choice(kinds)
+        hurt(here, chance, kind)
+        faults[kind] += 1
+        if faults.total() % 50 == 0:
+            print(f"{faults.total()} faults, {len(confirmed)} jobs")
+    assert len(confirmed) > FAULTS
+    for number in confirmed.values():
+        here.await_state(number, "completed")
+    ran = Counter(done.read_text(encoding="utf-8").split())
+    assert set(confirmed) <= set(ran)
+    assert set(ran.values()) == {1}
+    assert not (here.folder / "twice").exists()
+    assert "Traceback" not in here.show()
+    print(f"{FAULTS} faults ({dict(faults)}), {len(confirmed)} jobs, each ran once")
+
+
+def hurt(here: Schedulers, chance: random.Random, kind: str) -> None:
+    """Kill or pause a scheduler, a member of etcd or an agent, and bring it back."""
+    pause = chance.uniform(0, 2 * LEASE)
+    one, member = chance.choice(here.all), chance.choice(here.members)
+    if kind == "pause":
+        one.send(signal.SIGSTOP)
+        time.sleep(pause)
+        one.send(signal.SIGCONT)
+    elif kind == "kill":
+        one.kill()
+        time.sleep(pause)
+        one.start("metrics")
+    elif kind == "cut":  # a member that is stopped answers nobody, as one whose links are cut
+        member.send(signal.SIGSTOP)
+        time.sleep(pause)
+        member.send(signal.SIGCONT)
+    elif kind == "etcd":
+        leader = next((member for member in here.members if member.is_leader), member)
+        leader.end()
+        time.sleep(pause / 2)
+        leader.start()
+        wait_until(lambda: any(member.is_leader for member in here.members), here.show)
+    else:
+        number = here.all.index(one)
+        here.agents[f"n{number + 1}"].kill()
+        time.sleep(pause / 2)
+        here.join(number)
+    wait_until(here.answers, here.show)
