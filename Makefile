@@ -12,7 +12,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-fillers chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-mixed demo-slurm bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-controllers chaos-fillers chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-controllers demo-mixed demo-slurm bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ test-slurm-new: $(READY) ## run these with newer Slurms, of Debian's SUITES (tri
 chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root; KILLS (500) and SEED may be set
 	$(VENV)/bin/python -m tests.cluster --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
 
+chaos-controllers: $(READY) ## kill and pause schedulers, agents and members of etcd; KILLS (500) and SEED may be set
+	KILLS=$(or $(KILLS),500) SEED=$(or $(SEED),1) $(PYTEST) -s --timeout 0 -k no_job_is_lost tests/system/test_controllers.py
+
 chaos-fillers: $(READY) ## kill scheduler, agents and what keeps and saves fillers, as root; KILLS (300) and SEED may be set
 	@scripts/criu.sh
 	DROM_FILLER_KILLS=$(or $(KILLS),300) DROM_FILLER_SEED=$(or $(SEED),1) $(PYTEST) -s tests/system/test_filler_kills.py
@@ -129,6 +132,9 @@ demo-slurm: $(READY) ## watch jobs of a real Slurm share four nodes on this mach
 
 demo-cluster: $(READY) ## watch a cluster of four nodes on this machine; takes root's rights
 	$(VENV)/bin/drom demo-cluster
+
+demo-controllers: $(READY) ## watch three active schedulers, of which one is killed, on an etcd of three members
+	$(VENV)/bin/drom demo-controllers
 
 demo-mixed: $(READY) ## watch jobs get cores, memory and GPUs of unlike nodes on this machine
 	$(VENV)/bin/drom demo-mixed

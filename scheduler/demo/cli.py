@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `drom demo-cluster`, `drom demo-mixed` and `drom demo-slurm`."""
+"""The commands `drom demo-cluster`, `drom demo-controllers`, `drom demo-mixed` and `drom demo-slurm`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ def demo_cluster(
 ) -> None:
     """Watch a cluster of four nodes on this machine, under SD-Policy and under static backfill; takes root's rights."""
     from drom.scheduler.demo.run import run
+
+    raise typer.Exit(run(out, as_json=json))
+
+
+def demo_controllers(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for results; the picture is beside it.")] = Path(
+        "out/controllers"
+    ),
+    json: AsJson = False,
+) -> None:
+    """Watch three active schedulers on this machine, of which one is killed, with a member of their etcd."""
+    from drom.scheduler.demo.controllers import run
 
     raise typer.Exit(run(out, as_json=json))
 
