@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import time
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,6 +24,7 @@ from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import Job, User
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import Spec
+from drom.scheduler.testbed import etcd
 from drom.scheduler.testbed.local import Client, agents, await_condition, scheduler
 
 if TYPE_CHECKING:
@@ -74,6 +78,14 @@ def measure(runs: int) -> dict[str, Any]:
         ("a one-node job that does nothing, of many on 4 nodes (10 ms: 100 a second)", "ms", found["jobs"], 10.0),
         ("a one-core job that does nothing, of many on 4 nodes of 48 cores", "ms", found["cores"], 10.0),
     ]
+    if "etcd" in found:
+        nothing = "a one-node job that does nothing, with the queue in an etcd of three members"
+        slower = [etcd_ms / ms for etcd_ms, ms in zip(found["etcd"], found["jobs"], strict=True)]
+        rows += [
+            (f"{nothing} (16.7 ms: 60 a second)", "ms", found["etcd"], 16.7),
+            ("the same, compared to a queue in a file", "times", slower, 2.0),
+            ("messages to etcd for each of these jobs", "messages", found["messages"], 12.0),
+        ]
     figures = [*(figure(*row) for row in rows), *large_cluster.measure()]
     return {"schema_version": 1, "machine": describe_host(), "runs": runs, "figures": figures}
 
@@ -170,6 +182,30 @@ def _once() -> Iterator[tuple[str, float]]:
         with scheduler(home, "--policy", "resources") as client, agents(home, NODES, MANY):
             client.await_nodes(NODES)
             yield "cores", _job_ms(client, home)
+        if etcd.is_installed():
+            yield from _in_etcd(Path(folder))
+
+
+def _in_etcd(folder: Path) -> Iterator[tuple[str, float]]:
+    home = folder / "etcd"
+    with etcd.running(folder, 3) as members:
+        store = f"etcd://{','.join(member.at for member in members)}"
+        options = (*FREELY, "--store", store, "--metrics", "127.0.0.1:0")
+        with scheduler(home, *options) as client, agents(home, NODES, EMULATED):
+            client.await_nodes(NODES)
+            before = _messages(home)
+            yield "etcd", _job_ms(client, home)
+            yield "messages", (_messages(home) - before) / NOTHINGS
+
+
+def _messages(home: Path) -> float:
+    """Return how many messages a scheduler has sent to etcd so far."""
+    (port,) = re.findall(r"event=metrics .*port=(\d+)", (home / "scheduler.log").read_text(encoding="utf-8"))
+    with closing(HTTPConnection(f"127.0.0.1:{port}")) as connection:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    (found,) = re.findall(r"^drom_scheduler_store_messages_total (.*)$", text, re.MULTILINE)
+    return float(found)
 
 
 def _submissions(client: Client) -> float:
