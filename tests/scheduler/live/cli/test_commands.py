@@ -42,8 +42,8 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return what the scheduler is asked to take in, which is done at once."""
     asked: list[dict[str, Any]] = []
 
-    def take_in(where: str, order: str, jobs: list[dict[str, Any]], count: int) -> dict[str, Any]:
-        assert (where, order, count) == ("here", "submit", 1)
+    def take_in(where: str, order: str, jobs: list[dict[str, Any]], count: int, home: str) -> dict[str, Any]:
+        assert (where, order, count, home) == ("here", "submit", 1, "")
         asked.extend(jobs)
         return {"jobs": [len(asked)]}
 
