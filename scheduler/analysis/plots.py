@@ -38,7 +38,7 @@ from drom.scheduler.analysis.series import (
 )
 from drom.scheduler.errors import SchedulerError
 from drom.workloads.errors import counted
-from drom.workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, name_axes, require, save
+from drom.workloads.figures import COLOURS, GREEN, ORANGE, YELLOW, blank, data_of, name_axes, record, require, save
 from drom.workloads.files import replacing
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ BINS = 400
 def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
     schedule: Schedule, name: str, folder: Path, kind: str, window: Span | None = None, fillers: Ints | None = None
 ) -> None:
-    """Write gantt (of a window), load, days and heatmaps as png, svg or pdf into a folder.
+    """Write gantt (of a window), load, days and heatmaps as png, svg or pdf into a folder, as `write_picture` does.
 
     There is no gantt if the nodes of jobs are unknown. `fillers` are the runs of filler jobs, of shape ``(runs, 4)``:
     container, node, begin, end.
@@ -96,7 +96,23 @@ def draw_all(  # noqa: PLR0917 - the last two are for the Gantt chart
     )
     for title, figure in zip(PICTURES, figures, strict=True):
         if figure is not None:
-            write(figure, folder / f"{title}.{kind}")
+            write_picture(figure, folder / f"{title}.{kind}")
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write a figure as `write` does, and beside it the same as SVG and its numbers as CSV.
+
+    Raises SchedulerError if they cannot be written.
+    """
+    write(figure, path)
+    if path.suffix != ".svg":
+        write(figure, path.with_suffix(".svg"))
+    if data := data_of(figure):
+        try:
+            with replacing(path.with_suffix(".csv")) as stream:
+                stream.write(data.encode())
+        except OSError as error:
+            raise _unwritable(path.with_suffix(".csv"), "--out", error) from error
 
 
 def write(figure: Figure, path: Path, option: str = "--out") -> None:
@@ -105,8 +121,11 @@ def write(figure: Figure, path: Path, option: str = "--out") -> None:
         with replacing(path) as stream:
             save(figure, stream, path.suffix[1:])
     except OSError as error:
-        msg = f"{path} cannot be written: {error.strerror}: name another {option}."
-        raise SchedulerError(msg) from error
+        raise _unwritable(path, option, error) from error
+
+
+def _unwritable(path: Path, option: str, error: OSError) -> SchedulerError:
+    return SchedulerError(f"{path} cannot be written: {error.strerror}: name another {option}.")
 
 
 def gantt_figure(
@@ -120,8 +139,8 @@ def gantt_figure(
 ) -> Figure:
     """Draw which jobs had which nodes; shrunk jobs and guests have their part of a node's height, and a colour.
 
-    A node that jobs share by cores is as high as it has cores, with its GPUs below them; jobs there are named by
-    `labels`, or by their numbers, and `filling` are the rows of fillers in the table of jobs.
+    Jobs are named by `labels`, or by their numbers, where there is room. A node that jobs share by cores is as high as
+    it has cores, with its GPUs below them, and `filling` are the rows of fillers in the table of jobs.
     Raises WorkloadError if matplotlib is missing.
     """
     require()
@@ -142,7 +161,8 @@ def gantt_figure(
     if shared:
         _draw_boxes(axes, [one for one in drawn if one.box.kind == GPUS], _HATCH)
         _draw_bands(axes, shared)
-        _draw_labels(axes, drawn, labels or schedule.table["job_id"].tolist())
+    jobs = [one for one in drawn if shared or one.box.kind != FILLER]
+    _draw_labels(axes, jobs, labels or schedule.table["job_id"].tolist())
     title = f"Which jobs have which {'cores' if shared else 'nodes'}"
     name_axes(axes, title, f"{unit_name} from the first submission", "" if shared else "node")
     patches = [
@@ -186,9 +206,9 @@ def _draw_bands(axes: Axes, nodes: Sequence[SharedNode]) -> None:
 
 
 def _draw_labels(axes: Axes, drawn: Sequence[_Drawn], labels: Sequence[object]) -> None:
-    """Write the labels of jobs into their boxes on cores, where these have room."""
+    """Write the labels of jobs into their boxes on nodes or cores, where these have room."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    wide, high = _CHART[0] / (right - left), _CHART[1] / (bottom - top)
+    wide, high = _CHART[0] / (right - left), _CHART[1] / abs(bottom - top)
     for begin, end, box in drawn:
         text = str(labels[box.job])
         has_room = (end - begin) * wide >= _LETTER * len(text) and (box.high - box.low) * high >= _LETTER
@@ -207,8 +227,12 @@ def load_figure(runs: Mapping[str, Schedule]) -> Figure:
     for colour, (name, schedule) in zip(_cycle(len(runs)), runs.items(), strict=True):
         x = (edges - span.begin) / unit
         look = {"color": colour, "label": name, "fill": len(runs) == 1}
-        upper.stairs(busy_nodes(schedule, edges) / schedule.nodes * 100, x, **look)
-        lower.stairs(waiting(schedule, edges), x, **look)
+        for axes, level in (
+            (upper, busy_nodes(schedule, edges) / schedule.nodes * 100),
+            (lower, waiting(schedule, edges)),
+        ):
+            axes.stairs(level, x, **look)
+            record(axes, name, x[:-1], level)
     upper.set_ylim(0, 105)
     name_axes(upper, "Utilisation", "", f"% of {unit_of(runs.values())} at work")
     name_axes(lower, "Queue", f"{unit_name} from the first submission", "jobs waiting")
@@ -230,8 +254,10 @@ def days_figure(runs: Mapping[str, Schedule]) -> Figure:
         upper.plot(
             np.arange(len(means)) + 0.5, means, color=colour, label=name, linewidth=1.2, marker=".", markersize=3
         )
+        record(upper, name, range(len(means)), means)
         starts = counts_per(length, span, table["start"][malleable(table, schedule.cores)])
         lower.stairs(starts, np.arange(len(starts) + 1), color=colour, fill=len(runs) == 1)
+        record(lower, name, range(len(starts)), starts)
     if any(np.nan_to_num(line.get_ydata()).max(initial=0) > 0 for line in upper.get_lines()):
         upper.set_yscale("log")
     name_axes(upper, "Slowdown", "", f"mean of the jobs submitted in each {word}")
@@ -243,12 +269,12 @@ def days_figure(runs: Mapping[str, Schedule]) -> Figure:
 
 def heat_figure(schedule: Schedule, name: str, unit: str = NODES) -> Figure:
     """Draw the mean slowdown, wait and run time by size, in nodes or cores, and run time with all resources."""
-    figure = blank(15, 5.5, f"{name}: means by size and run time")
+    figure = blank(18, 7.5, f"{name}: means by size and run time")
     table, ended = schedule.table, schedule.table["end"] != UNKNOWN
     values = {
         "slowdown": slowdown(table),
-        "wait, hours": table["wait"] / 3600,
-        "run time, hours": table["run_time"] / 3600,
+        "wait (hours)": table["wait"] / 3600,
+        "run time (hours)": table["run_time"] / 3600,
     }
     for axes, (title, value) in zip(figure.subplots(1, 3), values.items(), strict=True):
         grid = grid_of(schedule, value, ended, unit)
@@ -262,7 +288,7 @@ def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule], unit:
     As Figures 4 to 6 of the SD-Policy paper. Classes in which either mean is 0 or missing stay empty. `unit` is the
     unit of sizes, which `unit_of` returns for the two.
     """
-    figure = blank(15, 5.5, f"{first[0]} / {other[0]}: above 1 {other[0]} is better")
+    figure = blank(18, 7.5, f"{first[0]} / {other[0]}: above 1 {other[0]} is better")
     for axes, what in zip(figure.subplots(1, 3), ("slowdown", "wait", "run time"), strict=True):
         means = []
         for _, schedule in (first, other):
@@ -297,11 +323,15 @@ def _heat(axes: Axes, grid: Grid, title: str, widest: float | None) -> None:
         low, high = 10**-reach, 10**reach
     colours, norm = colormaps["viridis" if widest is None else "RdBu"], LogNorm(low, high, clip=True)
     image = axes.imshow(grid.means, origin="lower", aspect="auto", cmap=colours, norm=norm)
-    axes.figure.colorbar(image, ax=axes, shrink=0.8)
-    for row, column in zip(*np.nonzero(np.isfinite(grid.means)), strict=True):
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, label=title)
+    known = np.nonzero(np.isfinite(grid.means))
+    times, sizes = [grid.times[column] for column in known[1]], [grid.sizes[row] for row in known[0]]
+    record(axes, title, times, sizes, grid.means[known])
+    record(axes, "jobs", times, sizes, grid.jobs[known])
+    for row, column in zip(*known, strict=True):
         light = np.dot(colours(norm(grid.means[row, column]))[:3], (0.299, 0.587, 0.114)) > 0.5
         text = f"{_short(grid.means[row, column])}\n{_short(grid.jobs[row, column])}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=6, color="black" if light else "white")
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color="black" if light else "white")
     axes.set_xticks(range(len(grid.times)), grid.times, rotation=45, ha="right")
     axes.set_yticks(range(len(grid.sizes)), grid.sizes)
     name_axes(axes, f"{title}; below: jobs", "run time with all resources, up to", grid.unit)

@@ -95,7 +95,7 @@ def prepare(folder: Path, *, pictures: bool = True) -> None:
 
     These are the summary, tables that are not always written and, if `pictures`, pictures. Raises SchedulerError.
     """
-    drawn = [f"{name}.{kind}" for name in PICTURES for kind in KINDS] if pictures else []
+    drawn = [f"{name}.{kind}" for name in PICTURES for kind in (*KINDS, "csv")] if pictures else []
     make_folder(folder)
     try:
         for name in ("summary.json", "jobs.parquet", "fillers.csv", "filler_runs.csv", *drawn):

@@ -6,14 +6,12 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drom.scheduler.analysis.metrics import versions
 from drom.scheduler.analysis.results import has_parquet, write_parquet
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.experiments.effects import rows_of, runs_of, table_of
-from drom.scheduler.experiments.report import Origin, write_report
+from drom.scheduler.experiments.report import write_report
 from drom.scheduler.experiments.running import check, run_design
 from drom.scheduler.simulator.batch import compile_before
 from drom.workloads.files import replacing
@@ -78,9 +76,7 @@ def write_outcome(outcome: Outcome, folder: Path, text: str, command: str) -> No
         msg = f"The results cannot be written to {folder}: {error.strerror}: name another --out."
         raise SchedulerError(msg) from error
     if can_draw():
-        date = datetime.now(timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M %z")
-        words = ", ".join(f"{name} {version}" for name, version in versions().items())
-        write_report(outcome.design, outcome.rows, Origin(date, command, text, words), folder / REPORT)
+        write_report(outcome.design, outcome.rows, text, command, folder / REPORT)
 
 
 def can_draw() -> bool:

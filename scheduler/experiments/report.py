@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from html import escape
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.analysis.page import image, write_page
+from drom.scheduler.analysis.plots import write_picture
 from drom.scheduler.experiments.design import METRICS
 from drom.scheduler.experiments.effects import cells_of, note
-from drom.workloads.figures import COLOURS, blank, name_axes
+from drom.workloads.figures import COLOURS, blank, name_axes, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,25 +30,21 @@ _WIDE = 30
 """Values whose extremes have a ratio beyond this are drawn on a logarithmic scale."""
 
 
-class Origin(NamedTuple):
-    """Where a report is from: a date, a command line, the text of the experiment, and versions."""
+def write_report(design: Design, rows: Sequence[Row], text: str, command: str, path: Path) -> None:
+    """Write a report on an experiment that was given as a text by a command, and its pictures with their numbers.
 
-    date: str
-    command: str
-    text: str
-    versions: str
-
-
-def write_report(design: Design, rows: Sequence[Row], origin: Origin, path: Path) -> None:
-    """Write a report. Raises SchedulerError if it cannot be written, WorkloadError if matplotlib is missing."""
+    Raises SchedulerError if they cannot be written, WorkloadError if matplotlib is missing.
+    """
+    pictures = _pictures(design, rows)
+    for metric, figure in pictures.items():
+        write_picture(figure, path.with_name(f"{metric}.svg"))
     pieces = [
         f"<h1>{escape(design.title)}</h1>",
-        f"<p>{escape(origin.date)}, {escape(origin.versions)}</p><pre>{escape(origin.command)}</pre>",
         *_table(design, rows),
-        *_pictures(design, rows),
-        f"<h2>Experiment</h2><pre>{escape(origin.text)}</pre>",
+        *(f"<h2>{escape(METRICS[metric])}</h2>{image(one, METRICS[metric])}" for metric, one in pictures.items()),
+        f"<h2>Experiment</h2><pre>{escape(text)}</pre>",
     ]
-    write_page(path, design.title, pieces, "--out")
+    write_page(path, design.title, pieces, "--out", command)
 
 
 def _table(design: Design, rows: Sequence[Row]) -> Iterator[str]:
@@ -60,10 +57,10 @@ def _table(design: Design, rows: Sequence[Row]) -> Iterator[str]:
     yield f"<p>{escape(note(design))}</p>"
 
 
-def _pictures(design: Design, rows: Sequence[Row]) -> Iterator[str]:
-    for metric in design.metrics if design.factors else ():
-        yield f"<h2>{escape(METRICS[metric])}</h2>"
-        yield image(_figure(design, [row for row in rows if row.metric == metric], metric), METRICS[metric])
+def _pictures(design: Design, rows: Sequence[Row]) -> dict[str, Figure]:
+    """Return a figure for each metric; none if nothing is compared."""
+    metrics = design.metrics if design.factors else ()
+    return {metric: _figure(design, [row for row in rows if row.metric == metric], metric) for metric in metrics}
 
 
 def _figure(design: Design, rows: Sequence[Row], metric: str) -> Figure:
@@ -101,10 +98,12 @@ def _draw(axes: Axes, rows: Sequence[Row], along: Factor, compared: Factor) -> N
     )
     for at, level in enumerate(compared.labels):
         mine = [row for row in rows if row.levels[compared.name] == level]
+        means, halves = [row.mean.mean for row in mine], np.nan_to_num([row.mean.half for row in mine])
+        record(axes, level, [row.levels[along.name] for row in mine], means, halves)
         axes.errorbar(
             [places[row.levels[along.name]] for row in mine],
-            [row.mean.mean for row in mine],
-            np.nan_to_num([row.mean.half for row in mine]),
+            means,
+            halves,
             marker=_MARKERS[at % len(_MARKERS)],
             color=COLOURS[at % len(COLOURS)],
             capsize=3,

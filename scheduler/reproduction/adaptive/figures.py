@@ -12,7 +12,7 @@ from drom.agent.text import table
 from drom.scheduler.analysis import plots
 from drom.scheduler.reproduction.adaptive import contracts
 from drom.scheduler.reproduction.adaptive.experiment import JOBS, LOADS, RESPONSE, UTILISATION, Point
-from drom.workloads.figures import COLOURS, blank, name_axes
+from drom.workloads.figures import COLOURS, blank, name_axes, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,18 +89,21 @@ def to_json(found: Sequence[Point], bound: Sequence[Level], seed: int, stall: fl
 
 
 def draw(found: Sequence[Point], bound: Sequence[Level], folder: Path) -> None:
-    """Write figure-7.png to figure-10.png, and contracts-METRIC.png. Raises WorkloadError without matplotlib."""
+    """Write figure-7.png to figure-10.png, and contracts-METRIC.png, with SVG and numbers beside them.
+
+    Raises WorkloadError without matplotlib.
+    """
     for (experiment, metric), number in FIGURES.items():
         title = f"Figure {number}: {_WORDS[metric]}, {JOBS[experiment]:,} jobs"
         points = list(_of(found, experiment, metric))
         curves = {name: [getattr(point, name) for point in points] for name in ("rigid", "adaptive", "weighing")}
         figure = _figure(title, _WORDS[metric], curves, logarithmic=metric == RESPONSE)
-        plots.write(figure, folder / f"figure-{number}.png")
+        plots.write_picture(figure, folder / f"figure-{number}.png")
     for metric, words in contracts.WORDS.items():
         found_here = [level for level in bound if level.metric == metric]
         curves = {name: [level.levels[name] for level in found_here] for name in contracts.POLICIES}
         figure = _figure(f"Contracts, {contracts.COUNT:,} jobs", words, curves)
-        plots.write(figure, folder / f"contracts-{metric}.png")
+        plots.write_picture(figure, folder / f"contracts-{metric}.png")
 
 
 def _figure(title: str, words: str, curves: Mapping[str, list[Estimate]], *, logarithmic: bool = False) -> Figure:
@@ -118,6 +121,7 @@ def _figure(title: str, words: str, curves: Mapping[str, list[Estimate]], *, log
             capsize=3,
             label=name,
         )
+        record(axes, name, LOADS, [value.mean for value in values], [value.half for value in values])
     if logarithmic:
         axes.set_yscale("log")
     name_axes(axes, "with 95 % intervals", "load factor", words)

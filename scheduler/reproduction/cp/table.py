@@ -11,7 +11,7 @@ from drom.scheduler.analysis.estimates import Estimate, estimate
 from drom.scheduler.reproduction.cp.experiment import PAPER, Contest, contests, tests_in, values
 from drom.scheduler.reproduction.cp.tasks import EURORA, SCHEDULERS, Task
 from drom.workloads.errors import counted
-from drom.workloads.figures import COLOURS, blank, name_axes
+from drom.workloads.figures import COLOURS, blank, name_axes, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,9 +83,11 @@ def draw(found: dict[Task, Metrics], folder: Path) -> None:
             one.bar(SCHEDULERS, [e.mean for e in ours], yerr=[e.half for e in ours], color=colours, capsize=3)
             theirs = {name: getattr(given, metric) for name, given in PAPER[test.name].items()}
             one.plot(list(theirs), list(theirs.values()), "kx", markersize=7)
+            record(one, "drom", SCHEDULERS, [e.mean for e in ours], [e.half for e in ours])
+            record(one, "paper", theirs, theirs.values())
             name_axes(one, f"{test.name}: {word}", "", "")
             one.tick_params(axis="x", rotation=40, labelsize=7)
-    plots.write(figure, folder / "cp.png")
+    plots.write_picture(figure, folder / "cp.png")
 
 
 def _estimate(found: dict[Task, Metrics], test: Case, name: str, metric: str) -> Estimate:

@@ -21,7 +21,7 @@ from drom.scheduler.reproduction.gap_filling.experiment import (
     B,
     Point,
 )
-from drom.workloads.figures import COLOURS, blank, name_axes
+from drom.workloads.figures import COLOURS, blank, name_axes, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,9 +73,9 @@ def to_json(found: Sequence[Point], seed: int, days: int) -> dict[str, Any]:
 
 
 def draw(found: Sequence[Point], folder: Path) -> None:
-    """Write figure-2.png and gain.png. Raises WorkloadError if matplotlib is missing."""
-    plots.write(_load_figure(found), folder / "figure-2.png")
-    plots.write(_gain_figure(found), folder / "gain.png")
+    """Write figure-2.png and gain.png, with SVG and numbers beside them. Raises WorkloadError without matplotlib."""
+    plots.write_picture(_load_figure(found), folder / "figure-2.png")
+    plots.write_picture(_gain_figure(found), folder / "gain.png")
 
 
 def _load_figure(found: Sequence[Point]) -> Figure:
@@ -85,6 +85,7 @@ def _load_figure(found: Sequence[Point]) -> Figure:
         loads = [_find(found, accuracy, *way).load for accuracy in ACCURACIES]
         means, halves = zip(*loads, strict=True)
         axes.errorbar(ACCURACIES, means, halves, color=colour, marker="o", markersize=4, capsize=3, label=_way(*way))
+        record(axes, _way(*way), ACCURACIES, means, halves)
     name_axes(axes, "with 95 % intervals; T and t in minutes", "accuracy p", "mean load")
     axes.legend(frameon=False)
     return figure
@@ -102,9 +103,11 @@ def _gain_figure(found: Sequence[Point]) -> Figure:
         axes.errorbar(
             pauses, [g.mean for g in gains], [g.half for g in gains], color=colour, marker="o", capsize=3, label=label
         )
+        record(axes, label, pauses, [g.mean for g in gains], [g.half for g in gains])
         if policy == A:
             bounds = [point.bound or 0.0 for point in shown]
             axes.plot(pauses, bounds, color=colour, linestyle="--", label=f"0.1 (1 - t) c, T = {slot}")
+            record(axes, f"0.1 (1 - t) c, T = {slot}", pauses, bounds)
     axes.set_xticks(PAUSES)
     name_axes(axes, "with 95 % intervals", "restore and save, minutes", "useful work, share of the machine")
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))

@@ -16,7 +16,7 @@ from drom.scheduler.reproduction.sd_policy import paper
 from drom.scheduler.reproduction.sd_policy.outcome import folder_of
 from drom.scheduler.reproduction.sd_policy.settings import CUTOFFS, DYNAMIC, DYNAMIC_WORST, MAXSD_10, STATIC
 from drom.scheduler.reproduction.sd_policy.tables import cells
-from drom.workloads.figures import COLOURS, blank, name_axes
+from drom.workloads.figures import COLOURS, blank, name_axes, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +31,13 @@ _METRICS = (paper.MAKESPAN, paper.RESPONSE, paper.SLOWDOWN)
 
 
 def write_all(outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Write the figures as figure-*.png and report.html into a folder of results.
+    """Write the figures as figure-*.png, as SVG and with their numbers, and report.html into a folder of results.
 
     Raises SchedulerError if they cannot be written, WorkloadError if matplotlib is missing.
     """
     figures = dict(_figures(outcomes, folder))
     for name, figure in figures.items():
-        plots.write(figure, folder / f"{name}.png")
+        plots.write_picture(figure, folder / f"{name}.png")
     pieces = ["<h1>SD-Policy, reproduced</h1>"]
     for outcome in outcomes:
         pieces += _table(outcome)
@@ -66,7 +66,10 @@ def _bars(title: str, outcomes: Sequence[Outcome], settings: Sequence[Setting], 
             ratios = [_ratio(outcome.runs, setting.name, key) for outcome in outcomes]
             x = np.arange(len(outcomes)) + (place - (len(settings) - 1) / 2) * 0.8 / len(settings)
             axes.bar(x, ratios, 0.8 / len(settings), color=COLOURS[place], label=setting.label)
-            _mark(axes, x, [paper.CHANGES.get((outcome.number, setting.name, key)) for outcome in outcomes])
+            record(axes, setting.label, [outcome.number for outcome in outcomes], ratios)
+            _mark(
+                axes, x, setting.label, {o.number: paper.CHANGES.get((o.number, setting.name, key)) for o in outcomes}
+            )
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_xticks(range(len(outcomes)), [f"{o.number}{', sample' if o.stands_in else ''}" for o in outcomes])
         name_axes(axes, FIGURES[key], "workload", "ratio to static")
@@ -74,12 +77,17 @@ def _bars(title: str, outcomes: Sequence[Outcome], settings: Sequence[Setting], 
     return figure
 
 
-def _mark(axes: Axes, x: np.ndarray, given: Sequence[paper.Given | None]) -> None:
-    """Mark the paper's value."""
-    known = [(place, 1 + one.value / 100) for place, one in zip(x, given, strict=True) if one is not None]
+def _mark(axes: Axes, x: np.ndarray, label: str, given: Mapping[int, paper.Given | None]) -> None:
+    """Mark the paper's value for each workload that has one."""
+    known = [
+        (place, number, 1 + one.value / 100)
+        for place, (number, one) in zip(x, given.items(), strict=True)
+        if one is not None
+    ]
     if known:
-        places, values = zip(*known, strict=True)
+        places, numbers, values = zip(*known, strict=True)
         axes.scatter(places, values, marker="D", color="black", s=24, zorder=3, label="paper")
+        record(axes, f"{label}, paper", numbers, values)
 
 
 def _ratio(runs: Mapping[str, dict[str, float]], name: str, key: str) -> float:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import csv
 import io
 import sys
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from drom.scheduler.analysis.plots import (
+    PICTURES,
     days_figure,
     draw_all,
     gantt_figure,
@@ -118,7 +120,48 @@ def test_before_anything_has_started_or_ended(sharing: str, tmp_path: Path) -> N
     idle.run(0)
     draw_all(schedule_of(idle), "fcfs", tmp_path, "pdf")
 
-    assert {file.read_bytes()[:4] for file in tmp_path.iterdir()} == {b"\x89PNG", b"%PDF"}
+    assert {file.read_bytes()[:4] for file in tmp_path.iterdir() if file.suffix in {".png", ".pdf"}} == {
+        b"\x89PNG",
+        b"%PDF",
+    }
+
+
+def test_pictures_have_their_numbers_beside_them(sharing: str, tmp_path: Path) -> None:
+    """And the same as SVG: series of each panel, and the classes of a heat map with their jobs."""
+    draw_all(shared(sharing), "sd", tmp_path, "png")
+    names = sorted(file.name for file in tmp_path.iterdir())
+    tables = {name: read(tmp_path / f"{name}.csv") for name in ("load", "days", "heatmaps")}
+
+    assert names == sorted(
+        f"{name}.{kind}" for name in PICTURES for kind in ("png", "svg", "csv") if (name, kind) != ("gantt", "csv")
+    )
+    assert [row for row in tables["days"] if row[0] == "Malleable starts"] == [
+        ["Malleable starts", "sd", "0", "1", ""],
+        ["Malleable starts", "sd", "1", "0", ""],
+        ["Malleable starts", "sd", "2", "0", ""],
+    ]
+    assert {row[0] for row in tables["load"][1:]} == {"Utilisation", "Queue"}
+    slow = [row[1:] for row in tables["heatmaps"] if row[0].startswith("Mean slowdown")]
+    assert slow == [
+        ["Mean slowdown", "1 h", "2", "2.0"],
+        ["Mean slowdown", "4 h", "2", "1.2"],
+        ["jobs", "1 h", "2", "1"],
+        ["jobs", "4 h", "2", "1"],
+    ]
+
+
+def read(path: Path) -> list[list[str]]:
+    """Return the rows of a table."""
+    with path.open(newline="") as stream:
+        return list(csv.reader(stream))
+
+
+def test_jobs_have_their_numbers_in_a_chart(sharing: str) -> None:
+    """Also on whole nodes, where there is room."""
+    text = svg(gantt_figure(shared(sharing), "sd"))
+
+    assert text.count("<!-- 1 -->") >= 2
+    assert "<!-- 2 -->" in text
 
 
 def test_where_nothing_can_be_written(sharing: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from drom.scheduler.reproduction.adaptive.contracts import WORDS
 from drom.scheduler.reproduction.adaptive.experiment import LOADS, SERVICE_S, Point, jobs_of, points_at
 
 from tests.support.commands import drom
+from tests.support.pictures import files_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +30,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
 def test_files(told: tuple[Path, dict[str, Any]]) -> None:
     """The value that is printed, and a picture per figure."""
     folder, value = told
-    pictures = {*(f"figure-{number}.png" for number in (7, 8, 9, 10)), *(f"contracts-{name}.png" for name in WORDS)}
+    pictures = files_of(*(f"figure-{number}" for number in (7, 8, 9, 10)), *(f"contracts-{name}" for name in WORDS))
 
     assert {file.name for file in folder.iterdir()} == {"adaptive.json", *pictures}
     assert json.loads((folder / "adaptive.json").read_text(encoding="utf-8")) == value

@@ -22,6 +22,7 @@ from drom.workloads.workload import make_workload
 
 from tests.support.commands import drom
 from tests.support.paths import ROOT
+from tests.support.pictures import files_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ def test_reproduce(small: tuple[Path, str]) -> None:
     folder, text = small
     told = json.loads(text)
 
-    assert {file.name for file in folder.iterdir()} == {"cp.json", "cp.png", NAME}
+    assert {file.name for file in folder.iterdir()} == {"cp.json", *files_of("cp"), NAME}
     assert json.loads((folder / "cp.json").read_text(encoding="utf-8")) == told
     assert [test["paper"]["CP"]["wqt"] for test in told["tests"]] == [119.77, 2441.3]
     for test in told["tests"]:

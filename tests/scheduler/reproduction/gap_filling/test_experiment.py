@@ -25,6 +25,7 @@ from drom.scheduler.reproduction.gap_filling.experiment import (
 from drom.workloads.distributions import DAY
 
 from tests.support.commands import drom
+from tests.support.pictures import files_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def test_files(told: tuple[Path, str, dict[str, Any]]) -> None:
     ways = [(NONE, 1, 0), *slots, *((B, 1, pause) for pause in PAUSES)]
     found = [(p["accuracy"], p["policy"], p["slot_min"], p["pause_min"]) for p in value["points"]]
 
-    assert {file.name for file in folder.iterdir()} == {"gapfill.json", "figure-2.png", "gain.png"}
+    assert {file.name for file in folder.iterdir()} == {"gapfill.json", *files_of("figure-2", "gain")}
     assert sorted(found) == sorted((accuracy, *way) for accuracy in ACCURACIES for way in ways)
     assert text.startswith(f"Figure 2: mean load over the accuracy p of requests, 512 slots, {FEW} days\n")
     assert len(text.splitlines()) == 2 + len(ACCURACIES) + 1 + 2 + len(ways)

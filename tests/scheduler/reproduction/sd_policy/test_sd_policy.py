@@ -91,7 +91,9 @@ def test_pictures_and_report(sample: tuple[Path, dict[str, Any], str]) -> None:
 
     names = ("figure-1", "figure-2", "figure-3", "figure-7", "figure-8", "figures-4-to-6")
     assert pictures == [f"{name}.png" for name in names]
-    assert page.count("data:image/png;base64,") == len(names)
+    assert page.count("data:image/png;base64,") == page.count("<figcaption>") == len(names)
+    assert "drom reproduce sd-policy" in page.rpartition("<footer>")[2]
+    assert all((folder / f"{name}.{kind}").is_file() for name in names for kind in ("svg", "csv"))
     assert page.count("<td>not given</td>") == sum(row["paper"] is None for row in told["workloads"][0]["rows"])
     assert json.loads((folder / "reproduction.json").read_text(encoding="utf-8")) == told
     assert not said
