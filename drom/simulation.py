@@ -119,7 +119,7 @@ class Result:
     def save(self, folder: FileName) -> None:
         """Write the files of `drom simulate --out`, which `drom compare` reads. Raises SchedulerError."""
         results.prepare(Path(folder))
-        results.write(self._run, self.summary, Path(folder))
+        results.write(self._run, self.summary, Path(folder), results.failures(self._run))
 
 
 def workload(source: FileName, **parameters: Any) -> pd.DataFrame:  # noqa: ANN401 - of several types
@@ -157,6 +157,7 @@ def simulate(
     adaptive: Mapping[str, float] | None = None,
     evolving: float | FileName = "",
     contracts: Mapping[str, float] | FileName | None = None,
+    failures: Mapping[str, float | str] | None = None,
     rule: Mapping[str, str] | None = None,
     seed: int = 1,
     progress: bool = True,
@@ -179,8 +180,9 @@ def simulate(
         adaptive: Properties of the jobs of a pool, such as `{"minimum": 0.5}`.
         evolving: Jobs whose range changes while they run: a fraction, or a table.
         contracts: Deadlines and pay-off: a table, or parameters to draw them, such as `{"tight": 2}`.
+        failures: Failures of nodes, such as `{"rate": 0.5}` for each node and year, or `{"trace": "failures.csv"}`.
         rule: Cleaning rules, such as `{"larger": "drop"}`.
-        seed: The seed for classes, ranges and contracts.
+        seed: The seed for classes, ranges, contracts and failures.
         progress: Whether a long simulation shows its progress, in a notebook or on a terminal.
         parameters: Parameters of the policy, such as `max_slowdown=5`.
 
@@ -200,6 +202,7 @@ def simulate(
         choices_of(contracts),
         choices_of(rule),
         index(seed),
+        failures=choices_of(failures),
     )
     if fault := setup.fault(chosen):
         raise SchedulerError(fault)

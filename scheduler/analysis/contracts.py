@@ -10,6 +10,7 @@ from drom.scheduler.engine.state import JOB, MOST, is_pool
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import ENDED, HARD, NEVER, PAYOFF, SOFT
 from drom.scheduler.policies.pool_math import worth
+from drom.scheduler.simulator.failures import lost_jobs
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints
@@ -46,7 +47,7 @@ def contract_outcome(run: Simulation) -> dict[str, Any] | None:
     table, world = run.world.contracts, run.world
     if not len(table):
         return None
-    ended = np.flatnonzero(world.jobs.state == ENDED)
+    ended = np.setdiff1d(np.flatnonzero(world.jobs.state == ENDED), lost_jobs(run))
     bound = ended[table[ended, SOFT] < NEVER]
     met = {name: world.end[bound] <= table[bound, column] for name, column in (("soft", SOFT), ("hard", HARD))}
     return {

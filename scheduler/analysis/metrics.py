@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numba
 import numpy as np
 from drom.scheduler.analysis.contracts import contract_outcome
-from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done
+from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done, has_ended, states
 from drom.scheduler.engine.state import BUSY, EVENTS, RESIZES
 from drom.scheduler.interface import ENDED
+from drom.scheduler.simulator import failures
 from drom.workloads.classes import JobClass
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def power_of(run: Simulation, power: Power) -> Power:
 
 def slowdown(table: Table) -> Floats:
     """Return the response over the full-speed run time, of shape ``(jobs,)``; nan for jobs that have not ended."""
-    response = np.where(table["end"] == UNKNOWN, np.nan, table["end"] - table["submit"])
+    response = np.where(has_ended(table), table["end"] - table["submit"], np.nan)
     return np.asarray(response / np.maximum(table["full_speed_run_time"], 1), np.float64)
 
 
@@ -91,13 +92,13 @@ def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
         "distinct_mates": int((table["lent"] > 0).sum()),
         "reconfigurations": resizes,
     }
-    ended = table["end"] != UNKNOWN
+    ended = has_ended(table)
     if not ended.any():
         return dict.fromkeys(FIGURES) | counts
     response = (table["end"] - table["submit"])[ended]
     needed = np.maximum(table["full_speed_run_time"][ended], 1)
     bounded = np.maximum(1, response / np.maximum(needed, 10))
-    makespan = max(1, int(table["end"].max() - table["submit"].min()))
+    makespan = max(1, int(table["end"][ended].max() - table["submit"].min()))
     span = makespan if ended.all() else max(1, until - int(table["submit"].min()))
     core_seconds = float((table["cores"] * table["full_speed_run_time"])[ended].sum(dtype=np.float64))
     figures = (
@@ -156,7 +157,7 @@ def accuracy(run: Simulation) -> dict[str, Any]:
 
 def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str, seed: int) -> dict[str, Any]:
     """Return the summary of a run without its jobs; `stopped` is why it is partial, empty for a complete run."""
-    jobs, node, ended = run.world.jobs, power_of(run, power), run.world.jobs.state == ENDED
+    jobs, node, state = run.world.jobs, power_of(run, power), states(run)
     return {
         "schema_version": SCHEMA,
         "complete": run.is_over,
@@ -170,11 +171,12 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "predictions": accuracy(run),
         "adaptive": run.adaptive._asdict() if run.adaptive else None,
         "evolving": run.evolving or None,
-        "jobs": {name: int((jobs.state == number).sum()) for number, name in STATES.items()},
-        "ended_at_limit": int((ended & (done(run) < run.work.run_time)).sum()),
+        "jobs": {name: int((state == number).sum()) for number, name in STATES.items()},
+        "ended_at_limit": int(((state == ENDED) & (done(run) < run.work.run_time)).sum()),
         "classes": {kind.name.lower(): int((jobs.cls == kind).sum()) for kind in JobClass},
         "metrics": metrics(run, power),
         "contracts": contract_outcome(run),
+        "failures": failures.figures(run),
         "power_model": {"kind": "linear, nodes stay on", "idle_watt": node.idle, "peak_watt": node.peak},
         "cleaning": report.to_json() | {"rounded": dict(run.work.roundings)},
         "seed": seed,

@@ -21,7 +21,7 @@ from drom.scheduler.analysis.gantt import (
     window_of,
 )
 from drom.scheduler.analysis.metrics import malleable, slowdown
-from drom.scheduler.analysis.schedule import UNKNOWN
+from drom.scheduler.analysis.schedule import has_ended
 from drom.scheduler.analysis.series import (
     DAY,
     NODES,
@@ -249,7 +249,7 @@ def days_figure(runs: Mapping[str, Schedule]) -> Figure:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     for colour, (name, schedule) in zip(_cycle(len(runs)), runs.items(), strict=True):
         table, slow = schedule.table, slowdown(schedule.table)
-        ended = table["end"] != UNKNOWN
+        ended = has_ended(table)
         means = means_per(length, span, table["submit"][ended], slow[ended])
         upper.plot(
             np.arange(len(means)) + 0.5, means, color=colour, label=name, linewidth=1.2, marker=".", markersize=3
@@ -270,7 +270,7 @@ def days_figure(runs: Mapping[str, Schedule]) -> Figure:
 def heat_figure(schedule: Schedule, name: str, unit: str = NODES) -> Figure:
     """Draw the mean slowdown, wait and run time by size, in nodes or cores, and run time with all resources."""
     figure = blank(18, 7.5, f"{name}: means by size and run time")
-    table, ended = schedule.table, schedule.table["end"] != UNKNOWN
+    table, ended = schedule.table, has_ended(schedule.table)
     values = {
         "slowdown": slowdown(table),
         "wait (hours)": table["wait"] / 3600,
@@ -294,7 +294,7 @@ def ratio_figure(first: tuple[str, Schedule], other: tuple[str, Schedule], unit:
         for _, schedule in (first, other):
             table = schedule.table
             value = slowdown(table) if what == "slowdown" else table[what.replace(" ", "_")].astype(np.float64)
-            means.append(grid_of(schedule, value, table["end"] != UNKNOWN, unit))
+            means.append(grid_of(schedule, value, has_ended(table), unit))
         _heat(axes, ratio_of(*means), f"Ratio of mean {what}", 2.0)
     return figure
 

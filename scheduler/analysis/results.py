@@ -21,6 +21,7 @@ from drom.scheduler.analysis.schedule import (
     schedule_of,
 )
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.simulator.failures import failures_table
 from drom.workloads.files import json_text, replacing
 from drom.workloads.swf import write_swf
 
@@ -48,6 +49,11 @@ def write(run: Simulation, told: dict[str, Any], folder: Path, more: Mapping[str
     """
     note = f"; Note: schedule by drom simulate, policy {run.policy.name}, event rule {run.machine.event_rule}"
     write_schedule(schedule_of(run), run.work.with_comments(note), told, folder, more)
+
+
+def failures(run: Simulation) -> dict[str, Table]:
+    """Return the table of failures of jobs by its name; nothing if no node of the simulation fails."""
+    return {"failures": failures_table(run)} if len(run.world.outages) else {}
 
 
 def write_schedule(
@@ -98,7 +104,7 @@ def prepare(folder: Path, *, pictures: bool = True) -> None:
     drawn = [f"{name}.{kind}" for name in PICTURES for kind in (*KINDS, "csv")] if pictures else []
     make_folder(folder)
     try:
-        for name in ("summary.json", "jobs.parquet", "fillers.csv", "filler_runs.csv", *drawn):
+        for name in ("summary.json", "jobs.parquet", "failures.csv", "fillers.csv", "filler_runs.csv", *drawn):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         msg = f"{folder} cannot hold results: {error.strerror}: name another folder with --out."

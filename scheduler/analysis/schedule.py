@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from drom.scheduler.engine.state import CORES, UNLIMITED
 from drom.scheduler.interface import ENDED, FUTURE, NOBODY, RUNNING, WAITING
+from drom.scheduler.simulator.failures import lost_jobs
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 Table = dict[str, NDArray[Any]]
 """A column per property, each of shape ``(jobs,)``."""
 
-STATES = {FUTURE: "future", WAITING: "waiting", RUNNING: "running", ENDED: "ended"}
+LOST = ENDED + 1
+STATES = {FUTURE: "future", WAITING: "waiting", RUNNING: "running", ENDED: "ended", LOST: "lost"}
+"""The states of a job: those of the simulation, and that its nodes have failed and it does not start again."""
 UNKNOWN = -1
 NAMES = (
     "job_id",
@@ -78,9 +81,8 @@ class Schedule(NamedTuple):
 
 def columns(run: Simulation) -> Table:
     """Return the table of jobs, in order of submission; -1 for events that have not happened."""
-    jobs, work = run.world.jobs, run.work
-    state = np.where((jobs.state == RUNNING) & (jobs.start > run.now), WAITING, jobs.state)  # for a container
-    started, ended = state >= RUNNING, state == ENDED
+    jobs, work, state = run.world.jobs, run.work, states(run)
+    started, ended = state >= RUNNING, state >= ENDED
     values = (
         work.job,
         work.submit,
@@ -97,9 +99,22 @@ def columns(run: Simulation) -> Table:
         np.where(jobs.limit == UNLIMITED, UNKNOWN, jobs.limit),
         jobs.lent,
         np.where(started, run.world.given, UNKNOWN),
-        np.array([STATES[number] for number in range(4)])[state],
+        np.array([STATES[number] for number in range(len(STATES))])[state],
     )
     return dict(zip(NAMES, values, strict=True))
+
+
+def states(run: Simulation) -> Ints:
+    """Return the state of each job, as a number of STATES."""
+    jobs = run.world.jobs
+    state = np.where((jobs.state == RUNNING) & (jobs.start > run.now), WAITING, jobs.state)  # for a container
+    state[lost_jobs(run)] = LOST
+    return state
+
+
+def has_ended(table: Table) -> NDArray[np.bool_]:
+    """Return the mask of the jobs that have ended, and were not lost."""
+    return np.asarray((table["end"] != UNKNOWN) & (table["state"] != STATES[LOST]), np.bool_)
 
 
 def done(run: Simulation) -> Ints:

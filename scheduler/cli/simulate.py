@@ -81,7 +81,12 @@ class SimulateOptions:
         "", metavar="FRACTION|FILE", help="Jobs whose range changes while they run: a fraction, or a table."
     )
     contracts: Contracts = None
-    seed: int = typer.Option(1, metavar="N", min=0, help="The seed for classes, ranges, contracts and filler jobs.")
+    failures: list[str] | None = typer.Option(
+        None, metavar="NAME=VALUE", help="Failures of nodes, such as rate=0.5 for each node and year, or trace=FILE."
+    )
+    seed: int = typer.Option(
+        1, metavar="N", min=0, help="The seed for classes, ranges, contracts, failures and filler jobs."
+    )
     rule: Rules = None
     until: int | None = typer.Option(None, metavar="SECONDS", min=0, help="Stop after the events of this time.")
     save: Path | None = typer.Option(None, metavar="FILE", help="Save the simulation where it stops.")
@@ -205,7 +210,7 @@ def _write(run: Simulation, told: dict[str, Any], options: SimulateOptions, fill
     if options.out is None:
         return
     with saying(f"writing {options.out}"):
-        results.write(run, told, options.out, None if filled is None else filled.tables())
+        results.write(run, told, options.out, {**results.failures(run), **(filled.tables() if filled else {})})
         _draw(run, options.out, options, filled)
     messages.warn_about_missing_data()
 
@@ -228,6 +233,7 @@ def _setup(options: SimulateOptions, filling: FillingOptions | None) -> Setup:
         options.rule or (),
         options.seed,
         filling.time_slot if filling else 1,
+        options.failures or (),
     )
 
 
@@ -242,6 +248,8 @@ def _filling(options: SimulateOptions, policy: Policy) -> FillingOptions | None:
 
     if options.predict != USER:
         raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
+    if options.failures:
+        raise typer.BadParameter("--fill is for nodes that do not fail: omit --failures.")
     filling = parse_filling(options.fill_set or [])
     kept = options.save or options.resume
     if kept is not None and policy.pooled:

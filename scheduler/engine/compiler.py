@@ -24,7 +24,16 @@ import drom.scheduler
 import numpy as np
 from drom.agent.system.numba_cache import cache_folder, caching
 from drom.scheduler import interface
-from drom.scheduler.engine import end_order, event_loop, node_shares, pool, prediction_updates, residual_processes
+from drom.scheduler.engine import (
+    end_order,
+    event_loop,
+    node_failures,
+    node_shares,
+    pool,
+    prediction_updates,
+    queue_order,
+    residual_processes,
+)
 from drom.scheduler.engine import state as world
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.policies import easy, guided, nodesets, profile, scaling, scored, timetable
@@ -53,8 +62,10 @@ _ENGINE = (
     knowledge,
     world,
     end_order,
+    queue_order,
     residual_processes,
     node_shares,
+    node_failures,
     pool,
     prediction_updates,
     event_loop,

@@ -3,7 +3,8 @@
 
 Times are whole seconds. The event rules differ in the events that one call of the policy covers:
 
-instant  all jobs that end at an instant end, all that are submitted join the queue, then one call (the default)
+instant  all jobs that end at an instant end, nodes go down or come back, all jobs that are submitted join the queue,
+         then one call (the default)
 pyss     a call per event; submissions before ends; a submission leads to a call only if the new job fits; jobs whose
          limit is reached count as ended from the first event of that second on
 cqsim    a call per event; ends before submissions; waiting jobs are known by their real run times
@@ -17,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.end_order import first_end, pop
+from drom.scheduler.engine.node_failures import change_nodes, next_change
 from drom.scheduler.engine.node_shares import (
     account,
     boundary,
@@ -30,10 +32,12 @@ from drom.scheduler.engine.node_shares import (
 )
 from drom.scheduler.engine.pool import allot
 from drom.scheduler.engine.prediction_updates import predict_submitted, record_end
+from drom.scheduler.engine.queue_order import compact_queue, enqueue
 from drom.scheduler.engine.state import (
     BUSY,
     CQSIM,
     CULPRIT,
+    DOWN,
     EVENTS,
     FAULT,
     FORESEES,
@@ -42,11 +46,12 @@ from drom.scheduler.engine.state import (
     LEAST,
     MOST,
     NO_FAULT,
+    NODE,
     NOT_RUNNING,
     NOT_WAITING,
     NOW,
+    OUTAGE,
     PYSS,
-    QUEUED,
     RULE,
     RUNNERS,
     SHORTENED,
@@ -108,7 +113,7 @@ def advance(  # noqa: PLR0917 - numba wants them by position
             return OVER
         if now > until:
             return STOPPED
-        s[BUSY] += (len(world.nodes.up) - s[FREE]) * (now - s[NOW])
+        s[BUSY] += (len(world.nodes.up) - s[FREE] - s[DOWN]) * (now - s[NOW])
         s[NOW] = now
         submitted = s[SUBMISSIONS]
         event = handle_next(world, now)
@@ -152,7 +157,7 @@ def next_instant(world: World) -> int:
     then = s[WAKE]
     if s[SUBMISSIONS] < len(jobs.submit):
         then = min(then, jobs.submit[s[SUBMISSIONS]])
-    return int(min(then, first_end(world)))
+    return int(min(then, first_end(world), next_change(world)))
 
 
 @lean
@@ -168,12 +173,17 @@ def handle_next(world: World, now: int) -> Event:
 
 @lean
 def handle_together(world: World, now: int) -> Event:
-    """Process the ends and changes of demand of this instant, then add all jobs submitted now to the queue."""
+    """Process the ends and changes of demand of this instant, then the changes of nodes, then all submissions."""
     kinds, count, subject = 0, 0, NOBODY
     while ends_now(world, now):
         subject = world.heap[0]
         kinds |= end_or_change(world, now)
         count += 1
+    if next_change(world) <= now:
+        first = world.scalars[OUTAGE]
+        kinds |= change_nodes(world, now)
+        count += world.scalars[OUTAGE] - first
+        subject = world.outages[first, NODE]
     while arrives_now(world, now):
         subject = submit_next(world)
         kinds |= SUBMITTED
@@ -257,15 +267,9 @@ def change_demand(world: World, job: int, now: int) -> bool:
 @lean
 def submit_next(world: World) -> int:
     """Add the next submitted job to the queue, behind all jobs of its priority, and return it."""
-    s, queue, priority = world.scalars, world.queue, world.jobs.priority
-    job, place = s[SUBMISSIONS], s[QUEUED]
-    while place > 0 and priority[queue[place - 1]] < priority[job]:
-        queue[place] = queue[place - 1]
-        place -= 1
-    queue[place] = job
-    world.jobs.state[job] = WAITING
-    s[SUBMISSIONS] += 1
-    s[QUEUED] += 1
+    job = world.scalars[SUBMISSIONS]
+    enqueue(world, job)
+    world.scalars[SUBMISSIONS] += 1
     return int(job)
 
 
@@ -324,14 +328,3 @@ def start_or_resize(world: World, row: Ints, nodes: Ints) -> int:
     if kind == PLACE:
         return place_job(world, job, nodes, row[4], now)
     return resize_job(world, job, nodes, row[4])
-
-
-@lean
-def compact_queue(world: World) -> None:
-    """Remove the jobs that have started from the queue."""
-    kept = 0
-    for job in world.queue[: world.scalars[QUEUED]]:
-        if world.jobs.state[job] == WAITING:
-            world.queue[kept] = job
-            kept += 1
-    world.scalars[QUEUED] = kept

@@ -36,6 +36,7 @@ from drom.scheduler.engine.state import (
     NOT_ITS_NODE,
     RESIDUAL,
     RESIZES,
+    RESTART,
     STARTS,
     TOO_SHORT,
     WORST,
@@ -144,11 +145,19 @@ def begin(world: World, job: int, cores: int, now: int) -> None:
     jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
     world.order[job] = s[STARTS]
     s[STARTS] += 1
-    world.rate[job] = full_rate(world, job)
-    world.left[job], jobs.since[job] = world.run[job] * world.rate[job], now
-    world.end[job] = min(now + world.run[job], at_the_latest(world, job))
+    world.rate[job], needed = full_rate(world, job), needed_from_start(world, job)
+    world.left[job], jobs.since[job] = needed * world.rate[job], now
+    world.end[job] = min(now + needed, at_the_latest(world, job))
     push(world, job)
     insert_predicted(world, job)
+
+
+@lean
+def needed_from_start(world: World, job: int) -> int:
+    """Return the seconds that a job needs with all its resources from its start, or from its last checkpoint."""
+    if len(world.kept) == 0 or world.kept[job] == 0:
+        return int(world.run[job])
+    return int(world.run[job] - world.kept[job] + world.scalars[RESTART])
 
 
 @lean

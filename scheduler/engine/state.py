@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
 PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES, FORESEES = range(8, 21)
-SHORTENED = 21
-SCALARS = 22
+SHORTENED, OUTAGE, DOWN, FAILURES, CHECKPOINT, RESTART, LOSES = range(21, 28)
+SCALARS = 28
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
 BUSY: node seconds with a job on the node; RESIZES: changes of the cores or processors of running jobs; SLOT: the policy
 is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says; FORESEES: 1 with predicted run
-times; SHORTENED: limits that a policy has made shorter."""
+times; SHORTENED: limits that a policy has made shorter; OUTAGE: the next row of `outages`; DOWN: nodes that are down;
+FAILURES: rows of `failures` in use; CHECKPOINT, RESTART, LOSES: as `Outages` says."""
 
 (
     NO_FAULT,
@@ -52,6 +53,10 @@ times; SHORTENED: limits that a policy has made shorter."""
 
 JOB, LEFT, LEAST, MOST = range(4)
 """Columns of `World.phases`."""
+WHEN, NODE, IS_UP = range(3)
+"""Columns of `World.outages`."""
+FAILED_JOB, BEGUN, FAILED, ON_NODE, WASTED = range(5)
+"""Columns of `World.failures`."""
 
 MILLION = 1_000_000
 
@@ -82,6 +87,22 @@ class Pool(NamedTuple):
     phases: Ints = np.zeros((0, 4), np.int64)
     upcoming: Ints = np.zeros(0, np.int64)
     """As in `World`."""
+
+
+class Outages(NamedTuple):
+    """When nodes go down and come back, and what becomes of the jobs on them."""
+
+    table: Ints = np.zeros((0, 3), np.int64)
+    """As `outages` in `World`; each node that goes down comes back."""
+    checkpoint: int = 0
+    """A job is saved each time that it has done so many seconds of work; 0: never."""
+    restart: int = 0
+    """Seconds of work, not more than `checkpoint`, that a job takes to go on from a checkpoint."""
+    loses: bool = False
+    """Whether a job whose node goes down is lost; otherwise it joins the queue again."""
+
+
+NO_OUTAGES = Outages()
 
 
 class World(NamedTuple):
@@ -128,6 +149,14 @@ class World(NamedTuple):
     rates: Ints
     """As in `State`."""
     foresight: RuntimeKnowledge
+    outages: Ints
+    """Shape ``(changes, 3)``: a second, a node, and 1 if it comes back, 0 if it goes down; in order of seconds."""
+    kept: Ints
+    """Seconds of work of each job that are in a checkpoint; empty if no node goes down."""
+    failures: Ints
+    """Shape ``(most, 5)``: a job, its start and its end by the failure of a node, this node, and the work, in seconds
+    times cores of the job's nodes, that is not in a checkpoint.
+    """
     scalars: Ints
 
 
@@ -147,6 +176,7 @@ def make_world(
     contracts: Ints | None = None,
     foresees: bool = False,
     measured: bool = False,
+    outages: Outages = NO_OUTAGES,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
@@ -202,6 +232,7 @@ def make_world(
     scalars[[FREE, CORES, WAKE, MODEL, RULE, SLOT]] = nodes, cores, NEVER, model, rule, slot
     scalars[RESIDUAL] = 0 if pool is None else pool.residual
     scalars[FORESEES] = foresees
+    scalars[[CHECKPOINT, RESTART, LOSES]] = outages.checkpoint, outages.restart, outages.loses
     held = min(count, nodes * layers)
     return World(
         jobs=jobs,
@@ -226,6 +257,9 @@ def make_world(
         contracts=np.zeros((0, 4), np.int64) if contracts is None else contracts,
         rates=np.zeros((count, cores + 1) if measured else (0, 0), np.int64),
         foresight=knowledge_of(work if foresees else None),
+        outages=outages.table,
+        kept=np.zeros(count if len(outages.table) else 0, np.int64),
+        failures=np.zeros((layers * len(outages.table) // 2, 5), np.int64),
         scalars=scalars,
     )
 

@@ -57,6 +57,7 @@ TABLES: dict[str, dict[str, tuple[type, ...]]] = {
         "adaptive": _TABLE,
         "evolving": (*_TEXT, *_NUMBER),
         "contracts": (*_TABLE, *_TEXT),
+        "failures": _TABLE,
         "rule": _TABLE,
     },
 }
@@ -67,8 +68,8 @@ METRICS = FIGURES | COUNTS
 """The metrics with their names in reports."""
 RESERVED = ("seed", "metric")
 """Names of columns that no factor may have."""
-_DRAWN = ("classes", "evolving", "contracts")
-"""Keys by which jobs of a log differ from seed to seed."""
+_DRAWN = ("classes", "evolving", "contracts", "failures")
+"""Keys by which runs of a log differ from seed to seed."""
 _USUAL = ("mean_bounded_slowdown", "mean_wait_s", "utilisation")
 _NAMES = {
     str: "a text",
@@ -161,7 +162,9 @@ class Design:
             tables[table][key] = value
         work, options = tables["workload"], tables["simulation"]
         policy = _policy(options.pop("policy"))
-        lists = {key: choices_of(options.get(key)) for key in ("partition", "adaptive", "contracts", "rule")}
+        lists = {
+            key: choices_of(options.get(key)) for key in ("partition", "adaptive", "contracts", "failures", "rule")
+        }
         classes, evolving = ",".join(choices_of(options.get("classes"))) or None, str(options.get("evolving", ""))
         texts = {"classes": classes, "evolving": evolving, "predict": policy.get("--predict", [USER])[0]}
         setup = Setup(**options | lists | texts, seed=seed)

@@ -123,7 +123,8 @@ def _culprit(design: Design, chosen: Mapping[str, Any]) -> str:
 def key_of(case: Case) -> str:
     """Return the digest of all that decides a run: jobs, options and the files they name, policy, drom's version."""
     policy = load_policy(case.policy, case.choices)
-    files = [case.log, case.setup.evolving, *case.setup.contracts]
+    traces = [choice.removeprefix("trace=") for choice in case.setup.failures]
+    files = [case.log, case.setup.evolving, *case.setup.contracts, *traces]
     content = {
         "case": case._asdict() | {"recipe": str(case.recipe), "policy": policy.name},
         "parameters": policy.parameters(),

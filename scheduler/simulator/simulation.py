@@ -18,10 +18,14 @@ from drom.scheduler.engine.event_loop import FAILED, MORE, OVER, STOPPED, next_i
 from drom.scheduler.engine.policy_errors import policy_errors_as_sentences
 from drom.scheduler.engine.state import (
     BAD_SHARE,
+    CHECKPOINT,
     CULPRIT,
     EVENT_RULES,
+    FAILURES,
     FAULT,
     IN_THE_PAST,
+    LOSES,
+    NO_OUTAGES,
     NO_ROOM,
     NOT_ITS_NODE,
     NOT_RUNNING,
@@ -29,6 +33,7 @@ from drom.scheduler.engine.state import (
     NOW,
     PENDING,
     QUEUED,
+    RESTART,
     RUNTIME_MODELS,
     STARTS,
     TOO_MANY_ROWS,
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
+    from drom.scheduler.engine.state import Outages
     from drom.scheduler.interface import Actions, Floats, Ints
     from drom.workloads.contracts import Contracts
     from drom.workloads.workload import Workload
@@ -143,6 +149,7 @@ class Simulation:
         seed: int = 1,
         contracts: Contracts | None = None,
         predictor: str = USER,
+        outages: Outages = NO_OUTAGES,
     ) -> Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
@@ -178,6 +185,7 @@ class Simulation:
             contracts=terms,
             foresees=predictor != USER,
             measured=policy.measures,
+            outages=outages,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
@@ -203,7 +211,8 @@ class Simulation:
     @property
     def done(self) -> int:
         """The number of jobs that have ended."""
-        return int(self.world.scalars[STARTS] - self.world.scalars[PENDING])
+        s = self.world.scalars
+        return int(s[STARTS] - s[PENDING] - (0 if s[LOSES] else s[FAILURES]))
 
     def run(self, until: int = NEVER - 1, progress: Callable[[float], None] | None = None) -> None:
         """Handle all events up to and including a time.
@@ -271,6 +280,7 @@ class Simulation:
             "phases of evolving jobs": _digest(self.world.phases),
             "job classes": _digest(self.world.jobs.cls),
             "contracts": _digest(self.world.contracts),
+            "failures": _digest(self.world.outages, self.world.scalars[[CHECKPOINT, RESTART, LOSES]]),
             "jobs": len(self.work),
             "workload": self.digest(),
         }

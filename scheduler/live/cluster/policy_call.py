@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.scheduler.engine.event_loop import apply_action, compact_queue
+from drom.scheduler.engine.event_loop import apply_action
 from drom.scheduler.engine.node_shares import update_ends
+from drom.scheduler.engine.queue_order import compact_queue
 from drom.scheduler.engine.state import EVENTS, IN_THE_PAST, NO_FAULT, NOW, SHORTENED, STARTS, TOO_MANY_ROWS, WAKE, view
 from drom.scheduler.interface import NEVER, NOBODY, Event
 
