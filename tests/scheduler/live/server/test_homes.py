@@ -11,6 +11,8 @@ import pytest
 from drom.agent.errors import ControlError, NotYetError
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
+from drom.scheduler.live.cli import tables
+from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.server.agent_server import AgentMessage, AgentServer, Peer
 from drom.scheduler.live.server.directory import Directory
 from drom.scheduler.live.server.etcd import StoreError
@@ -18,6 +20,7 @@ from drom.scheduler.live.server.homes import Homes
 
 from tests.support.agents import wait_until
 from tests.support.etcd import LEASE
+from tests.support.scheduler_requests import ROOT, scheduler, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,6 +183,7 @@ def test_agents_reach_their_home_partition(place: Place) -> None:
         assert place.homes.adopted == {}
         place.homes.receive(AgentMessage(theirs, alive, lambda _: ""))
         assert place.own.heard[1:] == [alive]  # which does not know it
+        place.until(lambda: place.homes._leader("p2") is None)
         with pytest.raises(NotYetError, match="no scheduler leads home partition p2 at present: try again in a moment"):
             place.homes.answer({"order": "job", "job": NEXT}, CALLER)
     said = place.log.getvalue()
@@ -199,3 +203,44 @@ def test_a_home_partition_that_cannot_be_adopted_is_told_once(place: Place, monk
     place.until(lambda: "event=queue_unstuck" in place.log.getvalue())
     reason = 'reason="no home partition can be taken over: it does not answer."'
     assert place.log.getvalue().count(reason) == place.log.getvalue().count("event=queue_stuck") == 1
+
+
+def test_a_cluster_without_home_partitions_has_none_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users and agents that name one are refused; the list of home partitions is one line."""
+    with scheduler() as server:
+        with pytest.raises(ControlError, match=r"^this cluster has no home partitions: omit --home-partition\.$"):
+            server.answer({"order": "submit", "home": "p1"}, ROOT)
+        submit(server)
+        value = server.answer({"order": "homes"}, ROOT)
+        assert [line.split() for line in tables.homes(value)] == [
+            ["HOME", "LED", "BY", "NODES", "UP", "CORES", "HELD", "RUNNING", "WAITING"],
+            ["-", "-", "1", "1", "4", "0", "0", "1"],
+        ]
+        refused: list[str] = []
+        monkeypatch.setattr(server._desk, "reject", lambda *about: refused.append(about[-1]))
+        hello = say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, (), home="p1")
+        server.receive(AgentMessage(Peer(0, b"x"), hello, lambda _: ""))
+        assert refused == ["this cluster has no home partitions: start the agent without --home-partition."]
+
+
+def test_numbers_of_jobs_begin_with_those_of_the_home_partition() -> None:
+    """Also after the scheduler has read its configuration again."""
+    with scheduler(settings=Settings(home="p2", first_job=NEXT)) as server:
+        assert server.configure(Settings(max_jobs=7))
+        assert (server.stored.settings.home, server.stored.settings.max_jobs) == ("p2", 7)
+        assert [*submit(server, 2), *submit(server)] == [NEXT, NEXT + 1, NEXT + 2]
+
+
+def test_a_home_partition_that_was_adopted_is_told_with_its_scheduler() -> None:
+    """One without a scheduler has no figures."""
+    about = {"nodes": 2, "up": 1, "cores": 4, "held": 4, "running": 1, "waiting": 0}
+    rows = [
+        {"home": "p1", "led_by": "s1", "leader_home": "p1", **about},
+        {"home": "p2", "led_by": "s1", "leader_home": "p1", **about},
+        {"home": "p3", "led_by": None, "leader_home": None},
+    ]
+    assert [line.split()[1:5] for line in tables.homes({"homes": rows})[1:]] == [
+        ["s1", "2", "1", "4"],
+        ["s1", "(of", "p1)", "2"],
+        ["-", "-", "-", "-"],
+    ]
