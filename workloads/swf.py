@@ -13,7 +13,7 @@ import warnings
 import zlib
 from codecs import BOM_UTF8
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from drom.workloads.errors import WorkloadError, counted, short
@@ -23,10 +23,11 @@ from drom.workloads.workload import Workload
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from io import BufferedReader
 
     from drom.workloads.workload import Ints
+    from numpy.typing import NDArray
 
 CHUNK_BYTES = 1 << 21
 LONGEST_LINE = 1 << 16
@@ -234,7 +235,13 @@ def write_swf(workload: Workload, path: str | os.PathLike[str]) -> None:
         for comment in workload.comments:
             line = comment if comment.startswith(";") else f"; {comment}"
             stream.write(line.encode("utf-8", "surrogateescape") + b"\n")
-        columns = list(workload.columns().values())
-        for first in range(0, len(workload), _WRITTEN_AT_ONCE):
-            rows = zip(*(column[first : first + _WRITTEN_AT_ONCE].tolist() for column in columns), strict=True)
-            stream.write("".join(" ".join(map(str, row)) + "\n" for row in rows).encode("ascii"))
+        for text in lines_of(list(workload.columns().values()), " "):
+            stream.write(text.encode("ascii"))
+
+
+def lines_of(columns: Sequence[NDArray[Any]], separator: str) -> Iterator[str]:
+    """Yield the rows of a table as lines, some thousand at a time."""
+    line = separator.join(["%s"] * len(columns)) + "\n"
+    for first in range(0, len(columns[0]), _WRITTEN_AT_ONCE):
+        rows = zip(*(column[first : first + _WRITTEN_AT_ONCE].tolist() for column in columns), strict=True)
+        yield "".join(map(line.__mod__, rows))

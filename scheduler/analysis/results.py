@@ -23,7 +23,7 @@ from drom.scheduler.analysis.schedule import (
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.simulator.failures import failures_table
 from drom.workloads.files import json_text, replacing
-from drom.workloads.swf import write_swf
+from drom.workloads.swf import lines_of, write_swf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from drom.scheduler.analysis.schedule import Table
     from drom.scheduler.simulator.simulation import Simulation
     from drom.workloads.workload import Workload
-
-_AT_ONCE = 20_000
 
 
 def has_parquet() -> bool:
@@ -114,9 +112,8 @@ def prepare(folder: Path, *, pictures: bool = True) -> None:
 def _write_csv(table: Table, path: Path) -> None:
     with replacing(path) as stream:
         stream.write((",".join(table) + "\n").encode())
-        for first in range(0, len(next(iter(table.values()))), _AT_ONCE):
-            rows = zip(*(column[first : first + _AT_ONCE].tolist() for column in table.values()), strict=True)
-            stream.write("".join(",".join(map(str, row)) + "\n" for row in rows).encode())
+        for text in lines_of(list(table.values()), ","):
+            stream.write(text.encode())
 
 
 def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> None:
