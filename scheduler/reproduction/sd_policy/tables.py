@@ -157,7 +157,7 @@ def text_of(row: Row, value: float) -> str:
         return f"{value:.1f} %"
     if row.unit:
         return f"{value:,.0f} {row.unit}"
-    return f"{value:,.1f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:,.1f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def _apart(row: Row) -> str:
