@@ -24,6 +24,7 @@ from drom.agent.system.unix_signals import SignalPipe
 from drom.agent.text import counted
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.driver import prepare
+from drom.scheduler.live.cluster.homes import SPAN
 from drom.scheduler.live.cluster.resource_controller import PATIENCE, ResourceController
 from drom.scheduler.live.cluster.spec import (
     LONGEST_REQUEST,
@@ -420,11 +421,19 @@ class Server:
             raise SchedulerError(why_not)
         if message.home != self.stored.settings.home:
             raise SchedulerError("this cluster has no home partitions: start the agent without --home-partition.")
+        if other := self._job_of_another_home(message):
+            msg = f"node {name} has job {other} of another home partition: start its agent there until that has ended."
+            raise SchedulerError(msg)
         if self._desk.name_of(peer) not in (None, name):
             raise SchedulerError("an agent acts for one node: start another agent for another node.")
         if self._desk.has_speaker(name, peer, 3 * self._heartbeat):
             msg = f"another agent for node {name} is connected: stop it, or give this one another name with --node."
             raise SchedulerError(msg)
+
+    def _job_of_another_home(self, message: say.Hello) -> int | None:
+        """Return a job on a node that belongs to another home partition, where it would be given up here."""
+        home, first = self.stored.settings.home, self.stored.settings.first_job
+        return next((one.job for one in message.jobs if home and one.job // SPAN != first // SPAN), None)
 
     # --- users ----------------------------------------------------------------------------------------------------
 

@@ -231,6 +231,21 @@ def test_numbers_of_jobs_begin_with_those_of_the_home_partition() -> None:
         assert [*submit(server, 2), *submit(server)] == [NEXT, NEXT + 1, NEXT + 2]
 
 
+def test_a_node_with_jobs_of_another_home_partition_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be ended as unknown; a node with jobs of this one is welcome."""
+    with scheduler(settings=Settings(home="p2", first_job=NEXT)) as server:
+        refused: list[str] = []
+        monkeypatch.setattr(server._desk, "reject", lambda *about: refused.append(about[-1]))
+        for job in (NEXT, NEXT - 100_000_000):
+            known = (say.Known(job, 1, "running", 4),)
+            hello = say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, known, home="p2")
+            server.receive(AgentMessage(Peer(0, b"x"), hello, lambda _: ""))
+        assert "n2" in server.cluster.nodes
+        assert refused == [
+            "node n2 has job 100000001 of another home partition: start its agent there until that has ended."
+        ]
+
+
 def test_a_home_partition_that_was_adopted_is_told_with_its_scheduler() -> None:
     """One without a scheduler has no figures."""
     about = {"nodes": 2, "up": 1, "cores": 4, "held": 4, "running": 1, "waiting": 0}
