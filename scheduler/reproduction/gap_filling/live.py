@@ -122,9 +122,12 @@ class LiveRow(NamedTuple):
 
 
 def jobs_of(seed: int, seconds: int) -> list[RegularJob]:
-    """Return the regular jobs of so many seconds; the same seed gives the same jobs."""
+    """Return the regular jobs of so many seconds; the same seed gives the same jobs.
+
+    The first one comes after a second, and not at the beginning of a slot, which it might just reach or miss.
+    """
     chance = np.random.default_rng(seed)
-    found, at = list[RegularJob](), 0.0
+    found, at = list[RegularJob](), 1.0
     while at < seconds:
         minutes = int(MINUTES.draw(1, 1 << 20, chance)[0])
         run_time = float(min(LONGEST, minutes))
