@@ -209,6 +209,7 @@ MAILBOX = Record(
     ("u32", "wanted_max", "CPUs the program can use; 0: unsaid"),
     ("u32", "points", "where its malleability points are, a bit for each POINTS_*; 0: in the program itself"),
     ("u32", "min_tasks", "tasks of the job that keep CPUs while this one may rest; 0: it may not"),
+    ("u32", "max_tasks", "tasks of the job that can use CPUs while this one may rest; 0: all"),
 )
 
 REQUEST = Record(

@@ -76,12 +76,13 @@ class Session(Handle):
     def apply(self, grant: Grant | None) -> bool:
         """Apply a grant: bind every thread of the process, size the pools of the adapters, acknowledge to the agent.
 
-        `grant` is what `poll` or `wait` returned; None has no effect, nor has any grant once the session is unmanaged.
+        `grant` is what `poll` or `wait` returned; None has no effect, nor has any grant once the session is unmanaged,
+        nor one without CPUs, as a rank of an adaptive MPI job gets before it rests.
         Call this from the thread that computes: numba and OpenMP keep a number of threads for each thread that starts
         parallel work. Return False if a thread could not be bound: then the grant is not acknowledged, and the agent
         binds the threads itself. An exception of an adapter is raised, without an acknowledgement.
         """
-        if grant is None or self.mode == "unmanaged":
+        if grant is None or not grant.ncpus or self.mode == "unmanaged":
             return True
         if grant.ncpus < self._min_cpus:
             say.warn(

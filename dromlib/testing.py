@@ -132,7 +132,7 @@ class Registry:
     def clear(self, slot: int) -> None:
         """Clear the reports of the last responder, as an agent does before it sets another one."""
         with self.mailbox(slot).open("r+b") as file:
-            for name in ("applied", "wanted_min", "wanted_max", "points", "min_tasks"):
+            for name in ("applied", "wanted_min", "wanted_max", "points", "min_tasks", "max_tasks"):
                 file.seek(MAILBOX.fields[name].offset)
                 file.write(bytes(MAILBOX.fields[name].size))
 

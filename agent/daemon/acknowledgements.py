@@ -109,9 +109,9 @@ class AckProcessor:
             self._actuator.widening.task_grew(task, task.applied, time.monotonic(), responder=responder)
         self._restless = _recent(self._restless, time.monotonic())
         believed = {slot: grant for slot, grant in said.items() if slot not in leaving.keys() & self._restless}
-        rests = {slot: self._node.jobs[tasks[slot].job].granted for slot, mask in leaving.items() if not mask}
-        masks = {slot: mask or rests[slot] for slot, mask in leaving.items() if slot in believed}
-        rules = {slot: affinity.within(mask) for slot, mask in masks.items() if mask}
+        rests = self._node.grants.where_it_rests
+        masks = {slot: mask or rests(tasks[slot]) for slot, mask in leaving.items() if slot in believed}
+        rules = {slot: affinity.within(mask) for slot, mask in masks.items()}
         find = self._actuator.watcher.processes_of_all
         for slot, result in affinity.apply_rules(rules, find, part=self._actuator.narrowed.part).items():
             if result.changed:
@@ -130,4 +130,4 @@ def _recent(times: dict[int, float], now: float) -> dict[int, float]:
 
 def demand_in(mail: MailboxState) -> Demand:
     """Return the number of CPUs that the program reports it can use, and whether its task may rest."""
-    return Demand(mail.wanted_min, mail.wanted_max, mail.min_tasks)
+    return Demand(mail.wanted_min, mail.wanted_max, mail.min_tasks, mail.max_tasks)

@@ -167,8 +167,8 @@ class Actuator:
         node, binds = self.node, self._binds
         self._binds = {}
         due = [b for b in binds.values() if node.tasks.get(b.task.slot) is b.task and b.task.epoch == b.epoch]
-        masks = {bind.task.slot: bind.mask or node.jobs[bind.task.job].granted for bind in due}
-        failed = self._bind_all({slot: mask for slot, mask in masks.items() if mask}) if self.binds else set()
+        masks = {bind.task.slot: bind.mask or node.grants.where_it_rests(bind.task) for bind in due}
+        failed = self._bind_all(masks) if self.binds else set()
         now = time.monotonic()
         for slot in failed:
             node.grants.bind_failed(slot, now)

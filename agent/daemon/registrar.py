@@ -164,8 +164,8 @@ class Registrar:
         if registrant.kind == "attach":
             return self._role(task, registrant)
         # Bound before the grant is sent: a launcher that bound itself late could undo a shrink that came meanwhile.
-        binds = self._actuator.binds
-        bound = affinity.bind(lambda: {registrant.process.pid}, task.granted) if binds else None
+        binds, mask = self._actuator.binds, self._node.grants.allowed(task)
+        bound = affinity.bind(lambda: {registrant.process.pid}, mask) if binds else None
         late = bound is not None and bound.failed
         reply = self._reply("granted", task, binds_itself=late)
         return Granted(task, reply, arrived=arrives and registrant.launches(task))

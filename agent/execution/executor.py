@@ -105,7 +105,8 @@ class JobExecutor(NoScheduler):
             if start is None:
                 self._kill_unknown(folder)
                 continue
-            attempt = Attempt(start, folder, folder.cores() or start.cores, group=folder.group())
+            cores = folder.cores()
+            attempt = Attempt(start, folder, start.cores if cores is None else cores, group=folder.group())
             self.attempts[attempt.key] = attempt
             self._remote.steps.take_up(attempt)
             self._look(attempt)
@@ -143,6 +144,9 @@ class JobExecutor(NoScheduler):
         while schedulers and heard:
             for attempt in list(self._restless):
                 self._host.survive("job", partial(self._advance, attempt, now), attempt.key)
+            for attempt in self.attempts.values():
+                if attempt.start.rests and attempt.state == "running":
+                    self._report_range(attempt)
             self._remote.run(now)
             self._fillers.run(now)
             schedulers.report(self._hello, self._alive, now)
@@ -499,6 +503,17 @@ class JobExecutor(NoScheduler):
         attempt.due = now + wanted.within
         self._restless.add(attempt)
 
+    def _report_range(self, attempt: Attempt) -> None:
+        """Report how many cores the programs of a job whose tasks may rest can use, if that has changed."""
+        job = self._node.jobs.get(attempt.name)
+        wishes = [task.wish for task in job.present] if job else []
+        if not wishes or not all(wish.min_tasks for wish in wishes):
+            return
+        wants = max(wish.min_tasks for wish in wishes), max(wish.max_tasks for wish in wishes)
+        if wants != attempt.wants:
+            attempt.wants = wants
+            self._log_reason(protocol.Wants(*attempt.key, *wants))
+
     def _order(self, attempt: Attempt, cores: int, now: float) -> None:
         if attempt.name not in self._node.jobs:
             msg = f"job {attempt.name} got no cores when the agent started: they do not fit."
@@ -565,4 +580,5 @@ def _reservation(start: protocol.Start, cores: int) -> Reservation:
         tasks=start.tasks,
         job_class=start.job_class,
         memory=start.memory,
+        rests=start.rests,
     )

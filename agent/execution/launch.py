@@ -315,7 +315,7 @@ def why_not_here(start: Start, uid: int) -> tuple[str, str] | None:
         return "job", f"this agent runs as user {uid} and may not start programs as {start.uid}: run it as root."
     if not (start.argv or start.script) and start.mode != "hold":
         return "job", "the job has no command."
-    if start.tasks > start.cores:
+    if start.tasks > start.cores and not start.rests:
         return "job", f"a task needs a core of its own: {start.tasks} tasks cannot be on {start.cores} cores."
     return None
 

@@ -345,6 +345,16 @@ class NotResized:
     reason: str = field(metadata=_is(_SENTENCE))
 
 
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """The programs of a job whose tasks may rest report that it needs `least` cores, and can use `most` (0: all)."""
+
+    job: int = field(metadata=_is(_ID))
+    attempt: int = field(metadata=_is(_ID))
+    least: int = field(metadata=_is(_CORES))
+    most: int = field(metadata=_is(_COUNT))
+
+
 # --- scheduler to agent -----------------------------------------------------------------------------------------------
 
 
@@ -376,6 +386,8 @@ class Who:
 class Start:
     """Start an attempt and hold it at `cores`; its teams of threads may grow to `most` cores together.
 
+    If it `rests` its `tasks` may be more than its `cores`, which may be none here: those beyond rest.
+
     `mode` run: `argv`, or the text of a `script` with `argv` as its arguments, is one task, with `run_options` for
     drom-run. launch: `argv` starts the tasks by itself (mpirun). hold: the tasks are started from another node; the job
     is here until a `Signal` ends it, with that as its status. `tasks` are expected on this node, `tasks_on` on each of
@@ -391,7 +403,7 @@ class Start:
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
     name: str = field(metadata=_is(_NAME))
-    cores: int = field(metadata=_is(_CORES))
+    cores: int = field(metadata=_is(_COUNT))
     most: int = field(metadata=_is(_CORES))
     uid: int = field(metadata=_is(_whole(0, _NO_ID - 1)))
     gid: int = field(metadata=_is(_whole(0, _NO_ID - 1)))
@@ -419,15 +431,16 @@ class Start:
     image: int = field(metadata=_is(_whole(0)), default=0)
     source: Source | None = field(metadata=_is(_or_none(lambda value: _fields(Source, value))), default=None)
     terminal: str = field(metadata=_is(_SENTENCE), default="", repr=False)
+    rests: bool = field(metadata=_is(_switch), default=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Hold the job at `cores` cores, applied within `within` seconds."""
+    """Hold the job at `cores` cores, applied within `within` seconds; 0 are possible for one that `rests`."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))
-    cores: int = field(metadata=_is(_CORES))
+    cores: int = field(metadata=_is(_COUNT))
     within: float = field(metadata=_is(_real))
 
 
@@ -505,7 +518,7 @@ class Lost:
     body: dict[str, Any] = field(metadata=_is(_book(_value)))
 
 
-FromAgent = Hello | Alive | Started | Refused | Ended | Resized | NotResized | NotSaved | Offered | Post
+FromAgent = Hello | Alive | Started | Refused | Ended | Resized | NotResized | NotSaved | Offered | Wants | Post
 ToAgent = Welcome | No | Who | Start | Resize | Signal | Save | Offer | Discard | Forget | Post | Lost
 
 
@@ -518,7 +531,7 @@ def _kind(message: type) -> str:
     return "".join("_" + c.lower() if c.isupper() else c for c in message.__name__)[1:]
 
 
-FROM_AGENT = _by_kind((Hello, Alive, Started, Refused, Ended, Resized, NotResized, NotSaved, Offered, Post))
+FROM_AGENT = _by_kind((Hello, Alive, Started, Refused, Ended, Resized, NotResized, NotSaved, Offered, Wants, Post))
 TO_AGENT = _by_kind((Welcome, No, Who, Start, Resize, Signal, Save, Offer, Discard, Forget, Post, Lost))
 
 

@@ -42,7 +42,8 @@ class Attempt:
     that is ending has no environment any more by which it could be found again. `unsent` signals wait for a process to
     receive them. `group` is the control group that limits its memory (None: there is none), and `over_memory` says
     that it needed more. Of a filler, `asked` is the number of a save that is not answered yet, and `announced` says
-    that the order was passed on; `settled` says that nothing is left to be done after its end.
+    that the order was passed on; `settled` says that nothing is left to be done after its end. `wants` are the fewest
+    and most cores that its programs last reported, if its tasks may rest.
     """
 
     start: Start
@@ -68,6 +69,7 @@ class Attempt:
     settled: bool = False
     saved: tuple[int, int] = (0, 0)
     """The number of the save that has ended it, and the bytes of that image."""
+    wants: tuple[int, int] = (0, 0)
 
     @property
     def key(self) -> tuple[int, int]:

@@ -42,7 +42,8 @@ class MailboxError(DromError):
 class MailboxState(NamedTuple):
     """A program's report: epoch applied, points passed, work done, usable CPUs (0: not reported), place of points.
 
-    `min_tasks` tasks of the job keep CPUs while this one may rest; 0: it may not.
+    `min_tasks` tasks of the job keep CPUs while this one may rest (0: it may not), and `max_tasks` can use some (0:
+    all).
     """
 
     applied: int
@@ -52,6 +53,7 @@ class MailboxState(NamedTuple):
     wanted_max: int = 0
     points: int = 0
     min_tasks: int = 0
+    max_tasks: int = 0
 
     @property
     def pinned(self) -> bool:
@@ -143,7 +145,7 @@ class Mailboxes:
         """Clear the report of the last responder, before another one is set."""
         fd = self.open(number)
         try:
-            for name in ("applied", "wanted_min", "wanted_max", "points", "min_tasks"):
+            for name in ("applied", "wanted_min", "wanted_max", "points", "min_tasks", "max_tasks"):
                 os.pwrite(fd, bytes(MAILBOX.fields[name].size), MAILBOX.fields[name].offset)
         finally:
             os.close(fd)

@@ -355,7 +355,7 @@ def restore(record: SlotRecord) -> tuple[Task, Job]:
     # A first grant that was never published has an epoch beyond the slot's: the stored one is an earlier task's.
     if 0 < f["applied_epoch"] < f["epoch"]:
         task.grants.append(Grant(f["applied_epoch"], record.masks["held"] | record.masks["applied"], time.monotonic()))
-        task.deadline = f["deadline_ns"] / 1e9
+        task.deadline = f["deadline_ns"] / 1e9 or None
     if 0 < f["applied_epoch"] <= f["epoch"]:
         task.grants.append(Grant(f["epoch"], record.granted, time.monotonic()))
         task.reason = record.reason

@@ -17,12 +17,14 @@ from drom.agent.model.layouts import ANY, Layout
 class Demand(Value):
     """The least and the most CPUs that a program reports it can use; 0: not reported.
 
-    While `min_tasks` tasks of its job have CPUs its task may have none (it rests); 0: it must always have some.
+    While `min_tasks` tasks of its job have CPUs its task may have none (it rests); 0: it must always have some. No more
+    than `max_tasks` tasks can use CPUs; 0: all can.
     """
 
     least: int = 0
     most: int = 0
     min_tasks: int = 0
+    max_tasks: int = 0
 
     @property
     def is_contradictory(self) -> bool:
@@ -71,7 +73,8 @@ class Arrival(Value):
 class Reservation:
     """What a scheduler reserves for its job here: `cores` for `tasks` of user `uid`, from now until it is dismissed.
 
-    An order may change the cores up to `most`. `memory` is that of all tasks together (bytes, 0: not declared).
+    An order may change the cores up to `most`. `memory` is that of all tasks together (bytes, 0: not declared). With
+    `rests` the cores may be fewer than the tasks, or none: the other tasks rest.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Reservation:
     tasks: int = 1
     job_class: str = "malleable"
     memory: int = 0
+    rests: bool = False
 
 
 _SCHEDULED = re.compile(r"drom-[1-9][0-9]*")
@@ -190,14 +194,15 @@ class Job(State):
     """The tasks of one launch. Counts are cores; `task_min`, `task_max` and `memory` (bytes) hold for each rank.
 
     `asked` is the requested name, `name` the assigned one. `ranks` has an entry for each task of the job on this node:
-    None until the task arrives. `cores` is 0 while the job waits. `hold` is the size at which an order has fixed it,
-    until `hold_until` (seconds of CLOCK_MONOTONIC) if that is not None; `hold_by` is the user who gave that order, or
-    the order for exact CPUs. Until `rest_until` it does not grow again; then any gain is worth a resize. `last` is the
-    last change of its CPUs, None if that was before this agent started. `reserved` is the most cores that may be
-    ordered for a job of a scheduler, 0 for other jobs; a scheduler's job exists, and keeps its cores, whether its tasks
-    are present or not. The ranks of the tasks of its newest launch are numbered from `first` on. `fence` are the CPUs,
-    by whole cores, to which the kernel confines it, 0 if it may have any; `fences` are those of ranks that may be
-    confined to fewer. `batch_job` is the job of a batch system whose launches are its tasks, empty if there is none.
+    None until the task arrives. `cores` is 0 while the job waits, or while all its ranks rest. `hold` is the size at
+    which an order has fixed it, until `hold_until` (seconds of CLOCK_MONOTONIC) if that is not None; `hold_by` is the
+    user who gave that order, or the order for exact CPUs. Until `rest_until` it does not grow again; then any gain is
+    worth a resize. `last` is the last change of its CPUs, None if that was before this agent started. `reserved` is the
+    most cores that may be ordered for a job of a scheduler, 0 for other jobs; a scheduler's job exists, and keeps its
+    cores, whether its tasks are present or not. If it `rests`, all its ranks here may be at rest. The ranks of the
+    tasks of its newest launch are numbered from `first` on. `fence` are the CPUs, by whole cores, to which the kernel
+    confines it, 0 if it may have any; `fences` are those of ranks that may be confined to fewer. `batch_job` is the job
+    of a batch system whose launches are its tasks, empty if there is none.
     """
 
     name: str
@@ -221,10 +226,16 @@ class Job(State):
     complete_by: float | None = None
     waits_for: str = ""
     reserved: int = 0
+    rests: bool = False
     first: int = 0
     fence: int = 0
     fences: dict[int, int] = field(default_factory=dict)
     batch_job: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no cores, and none of an order either."""
+        return not self.cores and self.hold is None
 
     @property
     def present(self) -> list[Task]:
@@ -262,11 +273,20 @@ class Job(State):
         """The fewest ranks that must have cores: the others rest while there are not enough for all.
 
         A job is adaptive if all its programs accept that. Once one does not, only the ranks that rest may do without.
+        Of a scheduler's job that `rests` the other ranks may be on other nodes.
         """
+        if self.rests:
+            return 0
         said = [task.wish.min_tasks if task else 0 for task in self.ranks.values()]
         if all(said) and not self.fences:
             return min(max(said), len(said))
         return len(said) - sum(1 for target in self.targets.values() if not target)
+
+    @property
+    def most_ranks(self) -> int:
+        """The most ranks that can use cores, as all programs of an adaptive job report."""
+        said = [task.wish.max_tasks if task else 0 for task in self.ranks.values()]
+        return min(max(said), len(said)) if all(said) else len(said)
 
     @property
     def least(self) -> int:

@@ -35,7 +35,7 @@ def waiting_jobs(area: Area) -> list[Job]:
     The next job is always the first one of the user whose jobs have the fewest cores. The jobs of one user are in
     the order of arrival, which also decides between users with equally many cores.
     """
-    jobs = [job for job in area.jobs() if not job.cores]
+    jobs = [job for job in area.jobs() if job.waits]
     if len(jobs) < 2:
         return jobs
     has: Counter[int] = Counter()

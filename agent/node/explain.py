@@ -66,7 +66,9 @@ def explain(
     found = [Sentence("asked", _asked(node, job, user))]
     if not job.reserved:
         found.append(Sentence("share", _share(node, job, user)))
-    if job.started:
+    if job.started and not job.cores:
+        found.append(Sentence("has", "It has no CPUs here: all its tasks rest."))
+    elif job.started:
         found += [Sentence("has", text) for text in _has(node, job)]
         found.append(Sentence("since", _since(job, now, user)))
     if job.reserved:
@@ -375,7 +377,7 @@ def _left_alone(node: Node) -> Iterator[str]:
 
 
 def _waits(node: Node, job: Job) -> Iterator[str]:
-    if not job.cores:
+    if job.waits:
         queue = [other.name for other in waiting_jobs(area_of(job, node.plan))]
         place = f" It is number {queue.index(job.name) + 1} of {len(queue)} that wait." if len(queue) > 1 else ""
         attached = any(task.arrival.attached for task in job.present)
@@ -427,7 +429,8 @@ def _wishes(node: Node, job: Job, now: float) -> Iterator[str]:
 
 def _in_words(wish: Demand) -> str:
     if not (wish.least or wish.most):
-        return f"can run on {wish.min_tasks} of its tasks"
+        most = f" to {wish.max_tasks}" if wish.max_tasks > wish.min_tasks else ""
+        return f"can run on {wish.min_tasks}{most} of its tasks"
     if not wish.most:
         return f"needs at least {_cpus(wish.least)}"
     if wish.least == wish.most:

@@ -90,7 +90,12 @@ class Grants:
         self._changes.mark(task.slot)
 
     def _is_unmet(self, slot: int) -> bool:
-        return slot in self.tasks and self.plan.target(self.tasks[slot]) != self.tasks[slot].granted
+        task = self.tasks.get(slot)
+        return task is not None and (self.plan.target(task) != task.granted or self._begins_at_rest(task))
+
+    def _begins_at_rest(self, task: Task) -> bool:
+        """Return whether the first grant of a task has no CPUs."""
+        return not task.started and self.plan.jobs[task.job].rests and not self.plan.target(task)
 
     def _has_deadline(self, slot: int) -> bool:
         return slot in self.tasks and self.tasks[slot].deadline is not None
@@ -225,11 +230,14 @@ class Grants:
             return []
         self._mark_replanned()
         standings, inside = {}, 0
+        actions: list[Action] = []
         for task in [self.tasks[slot] for slot in sorted(self._unmet.members())]:
+            if self._begins_at_rest(task):
+                actions += self._publish(task, 0, now)
+                continue
             held, floor = task.held, self.plan.floor(self.plan.jobs[task.job])
             inside |= held
             standings[task.slot] = TaskState(held, task.granted, self.plan.target(task), floor)
-        actions: list[Action] = []
         for slot, mask in next_grants(standings, self.held & ~inside).items():
             actions += self._publish(self.tasks[slot], mask, now)
         return actions
@@ -257,7 +265,9 @@ class Grants:
         publish = Publish(task, task.epoch, mask, task.reason)
         if first:
             return [publish, Start(task)]
-        if task.deadline is None:  # a newer grant does not extend an older grant's deadline
+        if not mask and self.plan.jobs[task.job].rests:
+            task.deadline = None  # the scheduler's order has one, after which the task keeps its CPUs
+        elif task.deadline is None:  # a newer grant does not extend an older grant's deadline
             task.deadline = now + self.grace
         return [publish] if task.responder else [publish, Bind(task, task.epoch, mask)]
 
@@ -269,11 +279,15 @@ class Grants:
     # --- queries --------------------------------------------------------------------------------------------------
 
     def allowed(self, task: Task) -> int:
-        """Return the CPUs on which a task's threads may run: those it holds or, while it rests, those of its job.
+        """Return the CPUs on which a task's threads may run: those it holds; none if it has not started."""
+        return task.held or (self.where_it_rests(task) if task.started else 0)
 
-        There are none if it has not started, or if all tasks of its job rest.
+    def where_it_rests(self, task: Task) -> int:
+        """Return the CPUs on which a task's threads may run while it rests: those of the tasks of its job that run.
+
+        If all tasks of its job rest they are those that are handed out here.
         """
-        return task.held or (self.plan.jobs[task.job].granted if task.started else 0)
+        return self.plan.jobs[task.job].granted or self.plan.usable or self.plan.cores.all
 
     def state(self, task: Task) -> str:
         """Return the task's state: waiting, running, resting, shrinking, growing, moving or enforced."""

@@ -42,7 +42,7 @@ def _jobs(node: Node) -> Iterator[str]:
             yield f"job {job.name} has no task."
         if job.cores != sum(node.cores.count(target) for target in job.targets.values()):
             yield f"job {job.name} counts {job.cores} cores, its targets have another number."
-        if set(job.targets) != (set(job.ranks) if job.cores else set()):
+        if set(job.targets) != (set() if job.waits else set(job.ranks)):
             yield f"job {job.name} has targets for ranks it has not."
         for target in job.targets.values():
             if planned & target:
@@ -70,7 +70,7 @@ def _tasks(node: Node) -> Iterator[str]:
             yield f"job {job.name} is planned outside its fence."
         if task.held & ~usable:
             yield f"{task.job}/{task.rank} holds CPUs that are not there."
-        if len(task.grants) > 1 and task.deadline is None:
+        if len(task.grants) > 1 and task.deadline is None and (task.granted or not job.rests):
             yield f"{task.job}/{task.rank} is awaited for ever."
 
 
@@ -143,7 +143,7 @@ def _rules(node: Node) -> Iterator[str]:
         if view.cores > view.maximum and not view.fixed and not node.jobs[view.name].layout.strict:
             yield f"job {view.name} has {view.cores} cores and accepts {view.maximum}."
     for job in node.jobs.values():
-        if bool(job.waits_for) == bool(job.cores):
+        if bool(job.waits_for) != job.waits:
             yield f"job {job.name} has {job.cores} cores and waits for: {job.waits_for!r}."
 
 

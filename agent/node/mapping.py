@@ -41,11 +41,12 @@ def place_all(
     outside = plan.cores.all if plan.fenced.members() else 0
     for name in counts if outside else ():
         outside &= ~plan.fence(plan.jobs[name])
+    resting = {name for name, cores in counts.items() if not cores}
     if _are_many(plan, counts):
-        masks = _place_ranks(plan, _mobile_ranks(plan, counts, pins, others), outside)
+        masks = _place_ranks(plan, _mobile_ranks(plan, counts, pins, others), outside, resting)
         if not isinstance(masks, NoPlacement):
             return masks
-    return _place_ranks(plan, _all_ranks(plan, counts, pins), outside)
+    return _place_ranks(plan, _all_ranks(plan, counts, pins), outside, resting)
 
 
 def divide(plan: Plan, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | None:
@@ -81,13 +82,16 @@ def _is_laid_out(plan: Plan, area: Area) -> bool:
     return isinstance(better, NoPlacement) or all(seat.target == better.get(seat.key, seat.target) for seat in seats)
 
 
-def _place_ranks(plan: Plan, seats: list[RankRequest], outside: int) -> dict[Key, int] | NoPlacement:
-    masks = place(_and_avoided(plan, seats, outside), plan.cores, plan.place)
+def _place_ranks(
+    plan: Plan, seats: list[RankRequest], outside: int, resting: AbstractSet[str]
+) -> dict[Key, int] | NoPlacement:
+    """Return the masks of the ranks of all jobs with seats, and of the jobs that are `resting`."""
+    masks = place(_and_avoided(plan, seats, outside), plan.cores, plan.place) if seats else {}
     if isinstance(masks, NoPlacement):
         return masks
-    placed = {name for name, _ in masks if name}
-    resting = {(name, rank): 0 for name in placed for rank in plan.jobs[name].ranks}
-    return resting | {key: mask for key, mask in masks.items() if key[0]}
+    placed = {name for name, _ in masks if name} | resting
+    at_rest = {(name, rank): 0 for name in placed for rank in plan.jobs[name].ranks}
+    return at_rest | {key: mask for key, mask in masks.items() if key[0]}
 
 
 def _are_many(plan: Plan, counts: Mapping[str, int]) -> bool:
@@ -135,13 +139,20 @@ def _split(plan: Plan, job: Job, cores: int, ranks: list[int]) -> list[int]:
 
 
 def _ranks_with_cores(job: Job, cores: int, ranks: list[int]) -> list[int]:
-    """Return which of these ranks of a job share its cores: as many as those suffice for, if the others may rest.
+    """Return which of these ranks of a job share its cores: as many as can use them, if the others may rest.
 
-    Ranks that have cores keep some if possible, since the data of others must move.
+    Ranks that have cores keep some if possible, since the data of others must move; then those that have yet to leave
+    theirs.
     """
     if job.least_ranks == len(job.ranks):
         return ranks
-    return sorted(sorted(ranks, key=lambda rank: not job.targets.get(rank))[: cores // job.task_min])
+
+    def has_none(rank: int) -> tuple[bool, bool]:
+        task = job.ranks[rank]
+        return not job.targets.get(rank), not (task and task.held)
+
+    enough = max(job.most_ranks, -(-cores // job.task_max))
+    return sorted(sorted(ranks, key=has_none)[: min(enough, cores // job.task_min)])
 
 
 def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) -> list[RankRequest]:

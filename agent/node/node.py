@@ -105,7 +105,7 @@ class Node:
         task = self._register(job, arrival)
         transaction = Transaction(self.plan, Event("arrival", job.name, now))
         admission.admit_waiting(transaction.within(area_of(job, self.plan)))
-        if not job.cores and (host := self._host_of(arrival)):
+        if job.waits and (host := self._host_of(arrival)):
             self._leave(task, Event("end", job.name, now))
             self.grants.epochs[slot] = task.epoch  # it never got the registry's slot, where epochs continue from here
             return host, self.grants.publish_next(now)
@@ -368,13 +368,14 @@ class Node:
         that were in progress are carried out again as far as possible. Jobs of a scheduler are `reserved` again first.
         """
         self.plan.arrivals = arrivals
-        tasks = list(tasks)
+        tasks, reserved = list(tasks), list(reserved)
+        rests = {reservation.name for reservation in reserved if reservation.rests}
         transaction = Transaction(self.plan, Event("start", "", now))
         pins = {}
         for task, described in tasks:
             job = self.jobs.setdefault(described.name, described)
             task.arrival = self._fenced(task.arrival)
-            job.batch_job = task.arrival.batch_job
+            job.batch_job, job.rests = task.arrival.batch_job, job.name in rests
             job.ranks[task.rank] = task
             self.grants.adopt(task)
             self._reports.mark(task.slot)

@@ -46,14 +46,15 @@ class Reservations:
 
         Raises `Refused` with nothing changed. The caller then hands out what is left to other jobs.
         """
-        places = min(wanted.tasks, wanted.cores)  # orders may have left it fewer cores than tasks
+        # orders may have left it fewer cores than tasks
+        places = wanted.tasks if wanted.rests else min(wanted.tasks, wanted.cores)
         self._reserve(replace(wanted, tasks=places), transaction)
 
     def order(self, name: str, cores: int, now: float) -> list[Action]:
         """Hold a reserved job at `cores` cores. Raises `Refused` with nothing changed."""
         self.grants.refuse_when_frozen()
         job = self.plan.jobs[name]
-        least = len(job.present) or 1
+        least = 0 if job.rests else len(job.present) or 1
         if job.frozen and cores != job.cores:
             msg = f"job {name} is {job.job_class}: it keeps its cores until it ends."
             raise Refused(msg)
@@ -61,7 +62,7 @@ class Reservations:
             msg = f"job {name} can have {least} to {job.reserved} cores, not {cores}."
             raise Refused(msg)
         transaction = Transaction(self.plan, Event("order", name, now))
-        if cores < len(job.ranks):
+        if cores < len(job.ranks) and not job.rests:
             _share_among(transaction, job, {task.rank: task for task in job.present} or {job.first: None})
         resizing.fix_size(transaction, job, cores)
         sharing.hand_out(transaction, "order")
@@ -103,15 +104,17 @@ class Reservations:
     def _reserve(self, wanted: Reservation, transaction: Transaction) -> None:
         """Reserve a job, or an adopted job again; the caller then hands out what is left to other jobs."""
         cores, job = wanted.cores, self.plan.jobs.get(wanted.name)
-        if not 1 <= wanted.tasks <= cores <= len(self.plan.cores):
+        enough = wanted.tasks if not wanted.rests else 0
+        if not (wanted.tasks >= 1 and enough <= cores <= len(self.plan.cores)):
             needs = f"{counted(wanted.tasks, 'task')} on {counted(cores, 'core')}"
             msg = f"{needs} cannot be on this node of {len(self.plan.cores)}: a task needs a core of its own."
             raise Refused(msg)
         if job is None:
             self._open_reserved(wanted, transaction)
             return
+        job.rests = wanted.rests
         if job.cores != cores or job.hold != cores:
-            resizing.fix_size(transaction, job, max(cores, len(job.ranks)))
+            resizing.fix_size(transaction, job, cores if job.rests else max(cores, len(job.ranks)))
         job.reserved = max(wanted.most, job.cores, cores)
         job.memory = wanted.memory // len(job.ranks)
         job.first = min(job.ranks, default=0)
@@ -132,6 +135,7 @@ class Reservations:
             layout=self.plan.layout,
             memory=wanted.memory // wanted.tasks,
             reserved=max(wanted.most, wanted.cores),
+            rests=wanted.rests,
         )
         job.task_max = _most_each(job)
         self.plan.jobs[job.name] = job
@@ -188,7 +192,7 @@ def _add_ranks(transaction: Transaction, job: Job, size: int) -> None:
     running = {task.rank: task for task in job.present}
     first = max(running, default=-1) + 1
     ranks: dict[int, Task | None] = running | dict.fromkeys(range(first, first + size))
-    if len(ranks) > job.cores:
+    if len(ranks) > job.cores and not job.rests:
         has = counted(job.cores, "core")
         msg = f"job {job.name} has {has} here and would have {counted(len(ranks), 'task')}: ask for a core for each."
         raise Refused(msg)

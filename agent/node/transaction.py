@@ -104,7 +104,7 @@ class Transaction:
         plan = self.plan
         before, job.ranks = job.ranks, ranks
         plan.touch(job)
-        counts = {other.name: other.cores for other in area_of(job, plan).jobs() if other.cores}
+        counts = {other.name: other.cores for other in area_of(job, plan).jobs() if other.cores or other is job}
         pins = {(job.name, rank): 0 for rank in ranks}
         if job.planned & plan.avoided:
             pins = mapping.divide(plan, job, pins) or pins
@@ -149,7 +149,7 @@ class Transaction:
         plan = self.plan
         moves: list[Move] = []
         before: dict[str, int] = {}
-        new = next((name for name, _ in targets if not plan.jobs[name].cores), None)
+        new = next((name for name, _ in targets if counts[name] and not plan.jobs[name].cores), None)
         event = self.event
         if new is not None and (event.kind, event.job) != ("arrival", new):
             event = replace(event, kind="admission", job=new)

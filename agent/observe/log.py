@@ -58,8 +58,8 @@ _NAMES = {
     """,
     Level.INFO: """
         applied arrived bound compiled compiling excluded job_cancelled job_completed job_ended job_ending job_failed
-        job_held job_limit job_ordered job_placed job_released job_resized job_saved job_saving job_signalled
-        job_started job_submitted job_timeout job_updated kept metrics remote slurm_limit slurm_released
+        job_held job_limit job_ordered job_placed job_range job_released job_resized job_saved job_saving
+        job_signalled job_started job_submitted job_timeout job_updated kept metrics remote slurm_limit slurm_released
         slurm_taken_back slurm_use task_ended task_started
     """,
     Level.DEBUG: "joined responder_left responder_set",

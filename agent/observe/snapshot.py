@@ -53,6 +53,7 @@ def snapshot(agent: AgentView) -> Snapshot:
                 wanted_min=task.said.least,
                 wanted_max=task.said.most,
                 min_tasks=task.said.min_tasks,
+                max_tasks=task.said.max_tasks,
                 lent=listed(node.plan.owned(task) & node.plan.ledger.planned & ~node.cores.whole(job.planned)),
                 borrowed=listed(node.plan.target(task) & ~node.plan.ledger.owned.get(job.name, 0)),
                 layout=layout_name(job.layout),

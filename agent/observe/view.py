@@ -112,6 +112,7 @@ class TaskView(NamedTuple):
     wanted_min: int
     wanted_max: int
     min_tasks: int
+    max_tasks: int
     lent: str
     borrowed: str
     layout: str

@@ -5,6 +5,7 @@ A wish is not an order: it gives a program nothing that it could not have reques
 bounds of its job, its least number also within the site's cap (`Rules.max_min`), and equally for all tasks:
 
     accepts = tasks * max over tasks of most     (all that the job may have if any task does not report it)
+              of a job whose tasks may rest only as many tasks count as can use cores
     keeps   = tasks * max over tasks of least    (left to the job by arrivals that can start without these cores)
 
 in whole cores, rounded up. A contradictory wish is ignored. Of a job whose tasks may rest only those that have to have
@@ -29,7 +30,7 @@ def max_useful_cores(job: Job, cores: Cores) -> int:
     """Return the most cores that the programs of a job report they can use, within the job's own bounds."""
     most = [wish.most for wish in _of(job)]
     wanted = cores.sure_of(max(most)) if all(most) else job.task_max
-    return max(job.task_min, min(wanted, job.task_max)) * len(job.ranks)
+    return max(job.task_min, min(wanted, job.task_max)) * job.most_ranks
 
 
 def protected_cores(job: Job, cores: Cores, max_min: int) -> int:

@@ -135,6 +135,14 @@ class AdaptiveJob:
             self._find_comm()
         return outcome
 
+    def want(self, min_ranks: int, max_ranks: int) -> None:
+        """Report how many ranks the program can use from now on; collective over the running ranks.
+
+        A scheduler, or the agent of the node, gives it as many. The last report counts, once a second. Raises
+        `AdaptiveError` if the numbers are not from 1 to that of all ranks, or the first one is the larger.
+        """
+        check(self._call("drom_mpi_want", self._handle, fit(min_ranks, 31), fit(max_ranks, 31)) == 0)
+
     def finalize(self) -> None:
         """End the job for all ranks, also those that rest, and free its arrays and its communicator; collective."""
         self._call("drom_mpi_finalize", self._handle)

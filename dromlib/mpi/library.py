@@ -58,6 +58,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "drom_mpi_greedy": [None, LONG, POINTER, INT, POINTER, POINTER],
     "drom_mpi_refine": [None, LONG, POINTER, INT, POINTER, POINTER],
     "drom_mpi_point": [INT, POINTER],
+    "drom_mpi_want": [INT, POINTER, INT, INT],
     "drom_mpi_memory": [POINTER, POINTER],
     "drom_mpi_count": [LONG, POINTER, INT],
     "drom_mpi_index": [LONG, POINTER, INT, LONG],

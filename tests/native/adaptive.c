@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adaptive MIN_RANKS STOP [SECONDS] - an adaptive MPI program that computes with arrays of all kinds: each step adds 1 to each
+/* adaptive MIN_RANKS STOP [SECONDS [LEAST MOST]] - an adaptive MPI program that computes with arrays of all kinds: each step adds 1 to each
  * element, and after each change of ranks all are compared with what they must be. It ends once there is a file STOP: with 0 if
  * all was right. The first rank that runs prints "changed RANKS" after each change. Rank 1 prints "stops" before step 1000, and
- * stops for SECONDS. */
+ * stops for SECONDS; from there on the program can use LEAST to MOST ranks. */
 #include <drom_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +62,8 @@ int main(int argc, char **argv)
             fflush(stdout);
             sleep((unsigned)atoi(argv[3]));
         }
+        if (step == 1000 && argc > 5)
+            drom_mpi_want(m, atoi(argv[4]), atoi(argv[5]));
         for (int i = 0; i < ARRAYS; i++)
             wrong += wrong_in(arrays[i], step, 1);
         if (me == 0 && outcome == DROM_MPI_CHANGED) {

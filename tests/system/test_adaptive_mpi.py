@@ -271,6 +271,34 @@ def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path:
         assert job.program.err == f"{said}\n"
 
 
+def test_a_program_reports_how_many_ranks_it_can_use(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+) -> None:
+    """The agent takes back the cores of the others, and says why."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, programs, agent, "0", "1", "2")
+        rows = job.await_states("running", "running", "resting", "resting")
+
+        assert {row["max_tasks"] for row in rows} == {2}
+        assert "It says that it can run on 1 to 2 of its tasks" in agent.cli("explain", "a").stdout
+        job.end()
+
+
+def test_a_range_of_ranks_that_is_none_is_one_sentence(
+    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+) -> None:
+    """All ranks run on as before."""
+    said = "drom: 3 to 9 of 4 ranks cannot run: choose numbers from 1 to 4, the smaller one first."
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, programs, agent, "0", "3", "9")
+        job.program.await_err(said)
+        job._stop.touch()
+
+        assert job.program.wait() == 0
+        assert job.program.out.splitlines()[-1] == "0 wrong"
+        assert job.program.err == f"{said}\n"
+
+
 @pytest.mark.parametrize("rank", [0, 3])
 def test_the_death_of_a_rank_ends_the_job_and_frees_its_cores(
     mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, rank: int

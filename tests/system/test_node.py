@@ -52,7 +52,7 @@ COLUMNS = {
     "attached",
     "pid", "job", "task", "uid", "class", "state", "mode", "reason", "detail", "min", "max",
     "owned", "target", "granted", "applied", "held", "polls", "progress", "wanted_min", "wanted_max", "points",
-    "min_tasks",
+    "min_tasks", "max_tasks",
 }  # fmt: skip
 METRICS = {
     "drom_build_info", "drom_cpus", "drom_job_cpus", "drom_job_cpus_target", "drom_job_cpus_min", "drom_job_cpus_max",

@@ -84,10 +84,10 @@ module drom
             integer(c_int32_t), value :: min_cpus, max_cpus
         end subroutine
 
-        subroutine drom_may_rest(handle, min_tasks) bind(c)
+        subroutine drom_may_rest(handle, min_tasks, max_tasks) bind(c)
             import :: c_int32_t, c_ptr
             type(c_ptr), value :: handle
-            integer(c_int32_t), value :: min_tasks
+            integer(c_int32_t), value :: min_tasks, max_tasks
         end subroutine
 
         integer(c_int) function drom_slot(handle) bind(c)

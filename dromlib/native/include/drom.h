@@ -190,9 +190,10 @@ void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus);
  * drom_acknowledge() once it waits, with drom_wait(), for CPUs. drom_mpi.h does so for MPI programs.
  *
  * min_tasks    fewest tasks of the job that keep CPUs; 0: the task needs CPUs always, as it does without a report.
+ * max_tasks    most tasks of the job that can use CPUs; 0: all.
  *
- * With several handles in one process the largest min_tasks counts. Not async-signal-safe. */
-void drom_may_rest(drom *d, uint32_t min_tasks);
+ * With several handles in one process the largest numbers count. Not async-signal-safe. */
+void drom_may_rest(drom *d, uint32_t min_tasks, uint32_t max_tasks);
 
 /* Return the index of the task's slot in the agent's registry, or -1 if the handle is unmanaged. With it and
  * drom_directory() event loops subscribe to the agent's signals. Async-signal-safe. */

@@ -79,13 +79,14 @@ static void make_comm(drom_mpi *m, const struct side *new)
     MPI_Group_free(&all);
 }
 
-/* Ranks that return learn both maps and the values from the first rank that has run so far. */
+/* Ranks that return learn both maps, the range and the values from the first rank that has run so far. */
 static void invite(const drom_mpi *m, const struct side *new)
 {
     for (int i = 0; i < new->count; i++) {
         if (has(m->map, new->ranks[i]))
             continue;
         MPI_Send(m->map, 2 * m->words, MPI_UINT64_T, new->ranks[i], TAG_JOIN, m->all);
+        MPI_Send(m->want, 3, MPI_INT, new->ranks[i], TAG_VALUE, m->all);
         for (const struct value *v = m->values; v; v = v->next)
             MPI_Send(v->at, v->count, v->type, new->ranks[i], TAG_VALUE, m->all);
     }
@@ -142,11 +143,30 @@ static void nap(int ms)
     nanosleep(&time, NULL);
 }
 
+static void report_want(drom_mpi *m)
+{
+    m->min_ranks = m->want[1];
+    drom_may_rest(m->handle, (uint32_t)m->want[1], (uint32_t)m->want[2]);
+}
+
+/* Receive a range of ranks, unless a newer one is known. */
+static void receive_want(drom_mpi *m, int source)
+{
+    int want[3];
+    MPI_Recv(want, 3, MPI_INT, source, TAG_WANT, m->all, MPI_STATUS_IGNORE);
+    if (want[0] > m->want[0]) {
+        memcpy(m->want, want, sizeof want);
+        report_want(m);
+    }
+}
+
 static int join(drom_mpi *m, int source)
 {
     MPI_Recv(m->map, 2 * m->words, MPI_UINT64_T, source, TAG_JOIN, m->all, MPI_STATUS_IGNORE);
+    MPI_Recv(m->want, 3, MPI_INT, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
     for (const struct value *v = m->values; v; v = v->next)
         MPI_Recv(v->at, v->count, v->type, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
+    report_want(m);
     change(m);
     return DROM_MPI_CHANGED;
 }
@@ -172,6 +192,8 @@ static int rest(drom_mpi *m)
             MPI_Recv(NULL, 0, MPI_BYTE, status.MPI_SOURCE, TAG_OVER, m->all, MPI_STATUS_IGNORE);
             return DROM_MPI_OVER;
         }
+        if (is_there(m, TAG_WANT, &status))
+            receive_want(m, status.MPI_SOURCE);
         if (is_there(m, TAG_READY, &status)) {
             int rank = receive_ready(m, status.MPI_SOURCE);
             MPI_Send(&rank, 1, MPI_INT, contact, TAG_READY, m->all);
@@ -271,8 +293,27 @@ drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks)
     MPI_Comm_dup(comm, &m->comm);
     m->rank = rank;
     m->handle = drom_attach();
-    drom_may_rest(m->handle, (uint32_t)min_ranks);
+    m->want[1] = min_ranks;
+    report_want(m);
     return m;
+}
+
+int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks)
+{
+    if (min_ranks < 1 || max_ranks < min_ranks || max_ranks > m->size) {
+        if (first_of(m, m->map) == m->rank)
+            fprintf(stderr, "drom: %d to %d of %d ranks cannot run: choose numbers from 1 to %d, the smaller one first.\n",
+                    min_ranks, max_ranks, m->size, m->size);
+        return -EINVAL;
+    }
+    m->want[0]++;
+    m->want[1] = min_ranks;
+    m->want[2] = max_ranks;
+    report_want(m);
+    for (int rank = 0; first_of(m, m->map) == m->rank && rank < m->size; rank++)
+        if (!has(m->map, rank))
+            MPI_Send(m->want, 3, MPI_INT, rank, TAG_WANT, m->all);
+    return 0;
 }
 
 int drom_mpi_add_value(drom_mpi *m, void *value, int count, MPI_Datatype type)
@@ -313,6 +354,8 @@ void drom_mpi_finalize(drom_mpi *m)
     MPI_Barrier(m->all);
     while (is_there(m, TAG_READY, &status)) /* too late */
         receive_ready(m, status.MPI_SOURCE);
+    while (is_there(m, TAG_WANT, &status))
+        receive_want(m, status.MPI_SOURCE);
     MPI_Comm_free(&m->all);
     drom_detach(m->handle);
     free_arrays(m);

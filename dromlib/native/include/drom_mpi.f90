@@ -83,6 +83,12 @@ module drom_mpi
             type(c_ptr), value :: m
         end function
 
+        integer(c_int) function drom_mpi_want(m, min_ranks, max_ranks) bind(c)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: m
+            integer(c_int), value :: min_ranks, max_ranks
+        end function
+
         integer(c_int) function drom_mpi_comm(m) bind(c, name="drom_mpi_comm_f")
             import :: c_int, c_ptr
             type(c_ptr), value :: m

@@ -131,6 +131,15 @@ long drom_mpi_balance(drom_mpi_objects *o);
  * Returns an enum drom_mpi_outcome. */
 int drom_mpi_point(drom_mpi *m);
 
+/* Report how many ranks the program can use from now on, as where its work grows or falls; collective over the running ranks.
+ * A scheduler whose jobs have ranges of cores (drom submit --min --max), or the agent of the node, gives it as many; no more
+ * than --max. The last report counts, once a second.
+ *
+ * min_ranks, max_ranks    from 1 to the size of comm.
+ *
+ * Returns 0, or -EINVAL with a sentence. */
+int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks);
+
 /* Return the communicator of the running ranks, in the order of their ranks at the start. It lasts until the next change.
  * MPI_COMM_NULL after DROM_MPI_OVER. */
 MPI_Comm drom_mpi_comm(const drom_mpi *m);

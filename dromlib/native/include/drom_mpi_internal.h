@@ -15,7 +15,7 @@
 #include "drom_mpi.h"
 
 /* The tags of messages on the communicator of all ranks. */
-enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM };
+enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT };
 
 struct value;
 
@@ -25,6 +25,7 @@ struct drom_mpi {
     int words;                                /* 64-bit words of a map */
     uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
     bool leaves, has_changed, has_refused;
+    int want[3]; /* how often the range of ranks has been set, and the fewest and most that can run (0: all) */
     drom_mpi_array *arrays;
     drom_mpi_objects *objects;
     struct value *values;

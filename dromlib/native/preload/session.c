@@ -115,7 +115,7 @@ static void take(void)
     uint32_t before = session.ncpus;
     bool taken = handle && drom_take(&handle->head, &grant) > 0;
     tell_points(); /* also where it has sat down anew */
-    if (taken) {
+    if (taken && grant.ncpus) { /* a task without CPUs runs on those of its job until it rests */
         drom_apply(&handle->head, &grant);
         __atomic_store_n(&session.placing, session.pinned || grant.ncpus > before, __ATOMIC_RELAXED);
     }

@@ -83,19 +83,20 @@ static bool sits_with(const struct handle *h, const struct handle *other)
 /* What suits all who sit in one seat, under the lock: the largest minimum, and the largest maximum unless one has none. */
 static void tell_wanted(const struct handle *h)
 {
-    uint32_t wanted[2] = {0, 0}, min_tasks = 0;
+    uint32_t wanted[2] = {0, 0}, tasks[2] = {0, 0};
     bool bounded = true;
     for (const struct handle *other = handles; other; other = other->next) {
         if (!sits_with(h, other))
             continue;
         bounded &= other->wanted[1] != 0;
-        min_tasks = other->min_tasks > min_tasks ? other->min_tasks : min_tasks;
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
             wanted[i] = other->wanted[i] > wanted[i] ? other->wanted[i] : wanted[i];
+            tasks[i] = other->tasks[i] > tasks[i] ? other->tasks[i] : tasks[i];
+        }
     }
     if (!bounded)
         wanted[1] = 0;
-    dromi_write_wanted(h, wanted, min_tasks);
+    dromi_write_wanted(h, wanted, tasks);
 }
 
 /* Whether a handle of this process still sits in its seat; under the lock, as all that follows. */
@@ -396,7 +397,7 @@ void drom_progress(drom *d, uint64_t done)
         __atomic_store_n(&h->mailbox->progress, done, __ATOMIC_RELAXED);
 }
 
-static void report(struct handle *h, uint32_t min_cpus, uint32_t max_cpus, uint32_t min_tasks)
+static void report(struct handle *h, uint32_t min_cpus, uint32_t max_cpus, uint32_t min_tasks, uint32_t max_tasks)
 {
     if (h == &spare)
         return;
@@ -404,7 +405,8 @@ static void report(struct handle *h, uint32_t min_cpus, uint32_t max_cpus, uint3
     pthread_mutex_lock(&lock);
     h->wanted[0] = min_cpus;
     h->wanted[1] = max_cpus;
-    h->min_tasks = min_tasks;
+    h->tasks[0] = min_tasks;
+    h->tasks[1] = max_tasks;
     if (managed(h) && h->mode == DROM_RESPONDER)
         tell_wanted(h);
     pthread_mutex_unlock(&lock);
@@ -413,12 +415,12 @@ static void report(struct handle *h, uint32_t min_cpus, uint32_t max_cpus, uint3
 
 void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus)
 {
-    report(inside(d), min_cpus, max_cpus, inside(d)->min_tasks);
+    report(inside(d), min_cpus, max_cpus, inside(d)->tasks[0], inside(d)->tasks[1]);
 }
 
-void drom_may_rest(drom *d, uint32_t min_tasks)
+void drom_may_rest(drom *d, uint32_t min_tasks, uint32_t max_tasks)
 {
-    report(inside(d), inside(d)->wanted[0], inside(d)->wanted[1], min_tasks);
+    report(inside(d), inside(d)->wanted[0], inside(d)->wanted[1], min_tasks, max_tasks);
 }
 
 int drom_slot(const drom *d)

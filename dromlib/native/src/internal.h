@@ -37,7 +37,7 @@ struct handle {
     uint32_t mask_words;
     uint32_t slot_index;
     uint32_t wanted[2]; /* fewest and most CPUs of use; 0: unsaid */
-    uint32_t min_tasks; /* that keep CPUs while this one may rest; 0: it may not */
+    uint32_t tasks[2]; /* that keep CPUs while this one may rest (0: it may not), and that can use some (0: all) */
     bool emulated;
     bool lasting; /* what head points to stays readable for ever: other threads poll without a lock */
     int32_t task_pid;
@@ -82,7 +82,7 @@ int dromi_sit(struct handle *h);
 void dromi_make_absolute(char dir[PATH_MAX]);
 void dromi_leave(struct handle *h);
 /* The fewest and the most CPUs of use, and the tasks that keep CPUs, unless the mailbox of a responder says so already. */
-void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2], uint32_t min_tasks);
+void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2], const uint32_t tasks[2]);
 bool dromi_has_mailbox(const struct handle *h);
 /* With a system call, of which the agent hears; 0 or -errno, -EBADF where the descriptor is no longer that of the mailbox. */
 int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, size_t size);

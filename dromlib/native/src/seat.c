@@ -152,10 +152,10 @@ static void report(const struct handle *h, size_t offset, const void *bytes, siz
         dromi_log("unsaid", "task=%d error=%d", h->task_pid, -rc);
 }
 
-void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2], uint32_t min_tasks)
+void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2], const uint32_t tasks[2])
 {
     report(h, offsetof(struct drom_mailbox, wanted_min), wanted, 2 * sizeof *wanted);
-    report(h, offsetof(struct drom_mailbox, min_tasks), &min_tasks, sizeof min_tasks);
+    report(h, offsetof(struct drom_mailbox, min_tasks), tasks, 2 * sizeof *tasks);
 }
 
 /* Where no agent is, or one that refuses or leaves the program alone, there is nothing to tell. */

@@ -190,11 +190,17 @@ class NodeMachine(RuleBasedStateMachine):
         tasks=st.integers(1, 3),
         job_class=st.sampled_from(["malleable", "malleable", "moldable", "rigid"]),
         memory=st.sampled_from([0, 0, 3, 6]),
+        rests=st.sampled_from([False, False, True]),
     )
-    def a_scheduler_reserves(self, *, uid: int, cores: int, tasks: int, job_class: str, memory: int) -> None:
+    def a_scheduler_reserves(
+        self, *, uid: int, cores: int, tasks: int, job_class: str, memory: int, rests: bool
+    ) -> None:
         """A job of a scheduler has its cores at once, and before any of its tasks is there."""
         self.pids += 1
-        wanted = Reservation(f"drom-{self.pids}", uid, cores, cores + 2, tasks, job_class, memory)
+        if rests:
+            cores, job_class = min(cores - 1, tasks), "malleable"
+        most = tasks if rests else cores + 2
+        wanted = Reservation(f"drom-{self.pids}", uid, cores, most, tasks, job_class, memory, rests)
         if isinstance(answer := said(lambda: self.node.reservations.reserve(wanted, self.now)), str):
             assert answer.endswith(".")
             assert wanted.name not in self.node.jobs
@@ -228,7 +234,7 @@ class NodeMachine(RuleBasedStateMachine):
         if task is None:
             return multiple()
         assert (task.job == wanted.name) == (not stranger)
-        assert stranger or self.node.plan.target(task)
+        assert stranger or wanted.rests or self.node.plan.target(task)
         return task.slot
 
     @rule(number=st.integers(0, 9), cores=st.integers(1, 9))

@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 from drom.agent.errors import Refused
 from drom.agent.model.jobs import Arrival, Reservation
 from drom.agent.model.layouts import ANY, Layout
+from drom.agent.node.explain import explain
 from drom.agent.node.invariants import violations
 
 from tests.support.nodes import make_node
+
+if TYPE_CHECKING:
+    from drom.agent.model.jobs import Task
+    from drom.agent.node.node import Node
 
 EIGHT = [1 << core for core in range(8)]
 ANN = 1000
@@ -70,3 +78,85 @@ def test_cpus_that_are_not_there_are_no_place_for_a_pin() -> None:
         node.pin(task.slot, 0b1100, 2.0)
     node.pin(task.slot, 0b0111, 2.0)
     assert node.plan.target(task) == 0b0111
+
+
+class TestRanksAtRest:
+    """Parts of adaptive jobs of a scheduler: the minimum counts over all nodes, and here it may be none."""
+
+    def reserved(self, cores: int, ranks: int = 4) -> tuple[Node, list[Task]]:
+        """Return a node with a part of such a job, all ranks of which have arrived."""
+        node = make_node(EIGHT)
+        node.reservations.reserve(Reservation(JOB, ANN, cores, ranks, tasks=ranks, rests=True), 0.0)
+        return node, [
+            node.arrive(Arrival(10 + rank, 1, ANN, JOB, session=1, rank=rank, size=ranks), 0.0)[0]
+            for rank in range(ranks)
+        ]
+
+    def test_ranks_beyond_the_cores_begin_at_rest(self) -> None:
+        """They start with an empty grant, on the CPUs of those that have some."""
+        node, tasks = self.reserved(2)
+
+        assert [task.granted.bit_count() for task in tasks] == [1, 1, 0, 0]
+        assert [task.started for task in tasks] == [True] * 4
+        assert node.grants.state(tasks[3]) == "resting"
+        assert node.grants.allowed(tasks[3]) == tasks[0].granted | tasks[1].granted
+        assert not violations(node)
+
+    def test_a_part_without_cores_neither_waits_nor_gets_any(self) -> None:
+        """Other jobs have all cores of the node, on which its ranks may sleep."""
+        node, tasks = self.reserved(0)
+        other, _ = node.arrive(Arrival(50, 1, ANN, "b"), 1.0)
+
+        assert [task.granted for task in tasks] == [0] * 4
+        assert other.granted == 0xFF
+        assert node.grants.allowed(tasks[0]) == 0xFF
+        assert (node.jobs[JOB].waits, node.reservations.has_settled(JOB)) == (False, True)
+        assert not violations(node)
+        said = explain(node, JOB, 2.0)
+        assert [text for kind, text in said if kind in ("has", "waits")] == ["It has no CPUs here: all its tasks rest."]
+
+    def test_cores_come_and_go(self) -> None:
+        """Ranks that are told to rest keep their cores until they acknowledge: no deadline takes these from them."""
+        node, tasks = self.reserved(4)
+        for task in tasks:
+            node.grants.set_responder(task.slot, task.arrival.pid, 1)
+        node.reservations.order(JOB, 0, 1.0)
+
+        assert [task.granted for task in tasks] == [0] * 4
+        assert (node.next_deadline(), node.reservations.cores_held(JOB)) == (None, 4)
+        assert node.tick(100.0) == []
+        node.grants.applied(tasks[0].slot, tasks[0].epoch, 2.0)
+        assert node.reservations.cores_held(JOB) == 3
+
+        node.reservations.order(JOB, 3, 3.0)
+        assert [task.granted.bit_count() for task in tasks] == [0, 1, 1, 1]
+        for task in tasks[1:]:
+            node.grants.applied(task.slot, task.epoch, 4.0)
+        assert node.reservations.has_settled(JOB)
+        node.reservations.order(JOB, 4, 5.0)
+        assert tasks[0].granted.bit_count() == 1
+        assert not violations(node)
+
+    def test_the_next_agent_leaves_them_at_rest(self) -> None:
+        """The job is reserved again with no cores before others are given what is free."""
+        node, tasks = self.reserved(4)
+        node.reservations.order(JOB, 0, 1.0)
+        for task in tasks:
+            node.grants.applied(task.slot, task.epoch, 2.0)
+
+        other = make_node(EIGHT)
+        described = replace(node.jobs[JOB], ranks={}, targets={}, cores=0, hold=None, rests=False)
+        wanted = Reservation(JOB, ANN, 0, 4, tasks=4, rests=True)
+        other.adopt([(task, described) for task in tasks], {}, node.plan.arrivals, 3.0, [wanted])
+
+        assert [task.granted for task in tasks] == [0] * 4
+        assert (other.jobs[JOB].waits, other.jobs[JOB].hold) == (False, 0)
+        assert not violations(other)
+
+    @pytest.mark.parametrize("cores", [-1, 5])
+    def test_orders_are_within_its_ranks(self, cores: int) -> None:
+        """It has no more cores than it was reserved for, and no fewer than none."""
+        node, _ = self.reserved(2)
+
+        with pytest.raises(Refused, match=rf"^job {JOB} can have 0 to 4 cores, not {cores}\.$"):
+            node.reservations.order(JOB, cores, 1.0)

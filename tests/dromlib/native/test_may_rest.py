@@ -47,16 +47,16 @@ def fake() -> Iterator[FakeAgent]:
 
 
 def test_the_report_is_in_the_mailbox_beside_the_wish(library: ctypes.CDLL, fake: FakeAgent) -> None:
-    """The largest number of a process counts, and drom_want() leaves it as it is."""
+    """The largest numbers of a process count, and drom_want() leaves them as they are."""
     one, two = (ctypes.c_void_p(library.drom_attach()) for _ in range(2))
-    library.drom_may_rest(one, 3)
-    library.drom_may_rest(two, 2)
+    library.drom_may_rest(one, 3, 0)
+    library.drom_may_rest(two, 2, 5)
     library.drom_want(one, 1, 4)
 
-    assert fake._mail("min_tasks") == 3
+    assert (fake._mail("min_tasks"), fake._mail("max_tasks")) == (3, 5)
     library.drom_detach(one)
     assert fake._mail("min_tasks") == 2
-    library.drom_may_rest(two, 0)
+    library.drom_may_rest(two, 0, 0)
     assert fake._mail("min_tasks") == 0
     library.drom_detach(two)
 
