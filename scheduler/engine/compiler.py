@@ -118,6 +118,11 @@ class Policy(NamedTuple):
         """Whether a live cluster gives jobs cores, memory and counted resources of nodes instead of whole nodes."""
         return self.built_in in {"resources", "cp"}
 
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether a live cluster gives jobs parts of nodes as a rule: nodes may then have any numbers of cores."""
+        return self.divides_nodes or self.pooled
+
     def parameters(self) -> dict[str, float | str]:
         """Return the parameters with values as users write them."""
         return {name: _worded(self.words.get(name, {}), value) for name, value in self.options.items()}

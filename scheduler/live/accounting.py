@@ -63,9 +63,7 @@ def chart_of(told: dict[str, Any]) -> Chart:
 
 def each_attempt(told: dict[str, Any]) -> dict[str, Any]:
     """Return an answer in which each attempt of a filler that has begun is a job of its own, with a number below 0."""
-    entries = defaultdict(list)
-    for entry in told["entries"]:
-        entries[entry["job"]].append(entry)
+    entries = _entries_of(told)
     jobs, moved = [job for job in told["jobs"] if not job["saving"]], list[dict[str, Any]]()
     for job in told["jobs"]:
         if job["saving"]:
@@ -99,12 +97,28 @@ def _has_begun(attempt: Iterable[dict[str, Any]]) -> bool:
 
 def _table(jobs: Sequence[dict[str, Any]], told: dict[str, Any], cores: int) -> Table:
     """Return the table of jobs in an answer, of which each has `cores` of each of its `nodes`."""
-    entries = defaultdict(list)
-    for entry in told["entries"]:
-        entries[entry["job"]].append(entry)
+    entries = _entries_of(told)
     rows = [_row(job, entries[job["job"]], cores, told["time"]) for job in jobs]
     table: Table = {name: np.array([row[name] for row in rows], np.int64) for name in _NUMBERS}
     return table | {"state": np.array([_state(job) for job in jobs])}
+
+
+def _entries_of(told: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+    """Return the entries of each job, in their order."""
+    entries = defaultdict(list)
+    for entry in told["entries"]:
+        entries[entry["job"]].append(entry)
+    return entries
+
+
+def _size(job: dict[str, Any], entries: Iterable[dict[str, Any]], now: float) -> int:
+    """Return the cores of a job on shared nodes; of one with a range, how many it had on average."""
+    if job.get("least", 0) < job.get("most", 0) and job["started"] is not None:
+        end = job["ended"] or now
+        mean: float = core_seconds(entries, end) / max(1.0, end - job["started"])
+        return max(1, round(mean))
+    size: int = sum(job["shares"].values()) or job["nodes"]
+    return size
 
 
 def _schedule_of_cores(told: dict[str, Any]) -> Schedule:
@@ -124,7 +138,8 @@ def _schedule_of_cores(told: dict[str, Any]) -> Schedule:
         [*of_job, *((core + low, core + high) for low, high in devices)]
         for of_job, devices in zip(on_cores, on_gpus, strict=True)
     ]
-    sized = [job | {"nodes": sum(job["shares"].values()) or job["nodes"]} for job in jobs]
+    entries = _entries_of(told)
+    sized = [job | {"nodes": _size(job, entries[job["job"]], told["time"])} for job in jobs]
     first = np.cumsum([0, *map(len, runs)], dtype=np.int64)
     place = np.array(list(itertools.chain.from_iterable(runs)), np.int64).reshape(-1, 2)
     return Schedule(_table(sized, told, 1), core, 1, int(told["time"]), first, place, tuple(nodes))
@@ -139,7 +154,7 @@ def _stays(told: dict[str, Any]) -> dict[str, dict[int, Stay]]:
     for at, job in enumerate(told["jobs"]):
         if job["started"] is not None:
             end = job["ended"] if job["state"] in FINAL else told["time"]
-            for name, cores in job["shares"].items():
+            for name, cores in [(name, cores) for name, cores in job["shares"].items() if cores]:
                 found.setdefault(name, {})[at] = Stay(int(job["started"]), int(end), cores)
     return {name: found[name] for name in sorted(found, key=natural)}
 

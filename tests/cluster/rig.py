@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from drom.scheduler.testbed.namespaces import Process
 
-QUICK = ("--silence", "3", "--give-up", "3", "--kill-wait", "1", "--set", "max_slowdown=infinite")
+QUICK = ("--silence", "3", "--give-up", "3", "--kill-wait", "1")
 """Options of a scheduler that gives up soon, so that tests need not wait."""
 
 
@@ -155,9 +155,13 @@ class SocketRig(Rig):
 
 
 @contextlib.contextmanager
-def rig(folder: Path, *options: str, nodes: int = 3, kind: type[Rig] = Rig) -> Iterator[Rig]:
-    """Run a cluster for a block; after it nothing may be left on its nodes. What was said is shown when it fails."""
-    here = kind(folder, *QUICK, *options, nodes=nodes)
+def rig(folder: Path, *options: str, nodes: int = 3, cores: int = 4, kind: type[Rig] = Rig) -> Iterator[Rig]:
+    """Run a cluster for a block, under SD-Policy unless the options say another; after it nothing may be left.
+
+    What was said is shown when it fails.
+    """
+    freely = () if "--policy" in options else ("--set", "max_slowdown=infinite")
+    here = kind(folder, *QUICK, *freely, *options, nodes=nodes, cores=cores)
     try:
         with here:
             yield here

@@ -118,6 +118,10 @@ class SubmitOptions:
     )
     tasks: int = typer.Option(0, "--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")
     ranks: int = typer.Option(0, "--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes together.")
+    least: int = typer.Option(
+        0, "--min", min=0, max=MOST, help="Fewest cores of an adaptive MPI job, under policies such as equipartition."
+    )
+    most: int = typer.Option(0, "--max", min=0, max=MOST, help="Most cores of an adaptive MPI job.")
     threads: int = typer.Option(0, "--cpus-per-task", "-c", min=0, max=MOST, help="Cores for each task.")
     limit: int | None = typer.Option(
         None, "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
@@ -276,6 +280,8 @@ class SubmitOptions:
             nodes=self.nodes,
             tasks=self.tasks,
             ranks=self.ranks,
+            least=self.least,
+            most=self.most,
             threads=self.threads,
             time=self.limit or 0,
             job_class=self.job_class,
@@ -577,6 +583,8 @@ class UpdateOptions:
     nodes: int | None = typer.Option(None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes.")
     tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
     ranks: int | None = typer.Option(None, "--ntasks", "-n", min=1, max=MOST, help="Tasks on all nodes together.")
+    least: int | None = typer.Option(None, "--min", min=1, max=MOST, help="Fewest cores of an adaptive MPI job.")
+    most: int | None = typer.Option(None, "--max", min=1, max=MOST, help="Most cores of an adaptive MPI job.")
     threads: int | None = typer.Option(None, "--cpus-per-task", "-c", min=1, max=MOST, help="Cores for each task.")
     memory: int | None = typer.Option(
         None, "--mem", metavar="SIZE", help="Memory on each node.", parser=reader(optional(parse_memory, 0))
@@ -627,6 +635,8 @@ class UpdateOptions:
             "nodes": self.nodes,
             "tasks": self.tasks,
             "ranks": self.ranks,
+            "least": self.least,
+            "most": self.most,
             "threads": self.threads,
             "memory": self.memory,
             "constraint": self.constraint,

@@ -17,6 +17,7 @@ from drom.agent.text import (
     in_words,
     iso,
     natural,
+    span_of,
     table,
 )
 from drom.scheduler.live.cluster.job_filter import JobFilter
@@ -60,6 +61,10 @@ def queue(value: dict[str, Any]) -> list[str]:
         for job in value["jobs"]
     ]
     headings = ["JOB", "NAME", "USER", "STATE", "TIME", "LIMIT", "NODES", "WHERE OR WHY"]
+    if any(job.get("most") for job in value["jobs"]):
+        headings.insert(7, "CORES")
+        for row, job in zip(rows, value["jobs"], strict=True):
+            row.insert(7, _cores(job))
     if any(names := [job.get("partition", "") for job in value["jobs"]]):
         headings.insert(4, "PARTITION")
         for row, name in zip(rows, names, strict=True):
@@ -69,6 +74,12 @@ def queue(value: dict[str, Any]) -> list[str]:
         for row, job in zip(rows, value["jobs"], strict=True):
             row.insert(4, job["home"])
     return _table(headings, rows)
+
+
+def _cores(job: dict[str, Any]) -> str:
+    """Return the cores that a job has now, and the range that it can use: ``4 of 2-8``."""
+    can = str(job["most"]) if job["least"] == job["most"] else f"{job['least']}-{job['most']}"
+    return f"{sum(job['sizes'].values())} of {can}" if job["sizes"] and job["ended"] is None else can
 
 
 def _is_endless(job: dict[str, Any]) -> bool:
@@ -115,7 +126,8 @@ def _command(name: str, spec: dict[str, Any]) -> str:
 
 
 def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
-    yield from (counted(value["nodes"], "node"), counted(spec["ranks"], "task"))
+    of_nodes = (counted(value["nodes"], "node"), counted(spec["ranks"], "task"))
+    yield from (span_of(spec["least"], spec["most"], "core"),) if spec.get("most") else of_nodes
     if spec["threads"]:
         yield f"{counted(spec['threads'], 'core')} per task"
     if not _is_endless(value):
@@ -181,7 +193,7 @@ def _led_by(row: dict[str, Any]) -> str:
 
 def _on_it(node: dict[str, Any]) -> str:
     """Return the jobs on a node, ``free`` if it has none and accepts jobs, or else ``-``."""
-    jobs = ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items())
+    jobs = ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items() if cores)
     return jobs or ("free" if node["state"] == "up" else "-")
 
 
@@ -210,7 +222,7 @@ def _where(job: dict[str, Any], now: float) -> str:
         start = job["expected_start"]
         return f"{job['reason']}; expected {moment(start, now)}" if start is not None else str(job["reason"])
     if job["ended"] is None:
-        return ", ".join(f"{name}:{cores}" for name, cores in job["shares"].items())
+        return ", ".join(f"{name}:{cores}" for name, cores in job["shares"].items() if cores)
     return str(job["reason"])
 
 

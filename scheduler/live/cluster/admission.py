@@ -70,8 +70,13 @@ def _lacks(spec: Spec, node: Node) -> Iterator[str]:
 
 def why_not_under(policy: Policy, spec: Spec) -> str:
     """Return why a policy cannot place a job, which an earlier policy may have accepted; empty if it can."""
+    if policy.pooled:
+        fits = spec.most and not spec.saving and group_of(spec) == ANYWHERE
+        return "" if fits else f"policy {policy.name} gives each task one core, on any node"
     if spec.saving and not policy.divides_nodes:
         return f"policy {policy.name} gives jobs whole nodes, and fillers need gaps in nodes"
+    if spec.most:
+        return f"policy {policy.name} gives jobs no range of cores"
     if not spec.nodes and spec.ranks > 1 and not policy.divides_nodes:
         return f"policy {policy.name} gives jobs whole nodes, and it does not say how many"
     if group_of(spec) == ANYWHERE or policy.knows_nodes or policy.divides_nodes:

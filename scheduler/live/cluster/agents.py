@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.membership import Membership
     from drom.scheduler.live.cluster.state import ClusterState
 
-_OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized | say.NotSaved
+_OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized | say.NotSaved | say.Wants
 
 
 class Agents:
@@ -46,7 +46,7 @@ class Agents:
         if not re.fullmatch(NODE, message.node):
             msg = f"{message.node[:64]!r} is not a name of a node: set one of letters, digits, . _ and - with --node."
             raise SchedulerError(msg)
-        if controller and not self._state.policy.divides_nodes and message.cores != controller.cores:
+        if controller and not self._state.policy.shares_nodes and message.cores != controller.cores:
             has = counted(controller.cores, "core")
             msg = (
                 f"node {message.node} has {counted(message.cores, 'core')}, the nodes of this cluster have {has}: "
@@ -129,6 +129,8 @@ class Agents:
                 self._executions.holds(part, message.cores, now)
             case say.NotResized():
                 self._executions.not_resized(part, message, now)
+            case say.Wants():
+                self._executions.wants(part.job, message, now)
 
     def _on_unknown_attempt(self, node: Node, message: _OfJob) -> None:
         """Kill or forget an attempt that does not belong on a node; its cores are not free until it has left."""

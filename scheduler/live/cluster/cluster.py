@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from drom.agent.text import LONGEST
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import NEVER
-from drom.scheduler.live.cluster import admission, launch, units
+from drom.scheduler.live.cluster import admission, launch, ranges, units
 from drom.scheduler.live.cluster.agents import Agents
 from drom.scheduler.live.cluster.executions import Executions
 from drom.scheduler.live.cluster.fillers import Fillers
@@ -115,14 +115,21 @@ class Cluster:
             usual = partition.limit(usual)
             spec = replace(spec, partition=partition.name)
         time = spec.time or (LONGEST if spec.saving else usual)
-        divides, cores = self.policy.divides_nodes, self.controller.cores
-        spec = replace(units.sized(spec, self.nodes.values()) if divides else sized(spec, cores), time=time)
+        spec = replace(self._sized(spec, self.controller.cores), time=time)
         if partition:
             partition.check(spec)
         self.queue.check(spec)
         launch.check(spec, user)
         admission.check_dependencies(spec, self.state.state_of)
         return spec
+
+    def _sized(self, spec: Spec, cores: int) -> Spec:
+        """Return a specification with what its size leaves open; `cores` are those of each node, if all are equal."""
+        nodes = self.nodes.values()
+        if self.policy.pooled:
+            return ranges.sized(spec, nodes, self.policy)
+        ranges.refuse(spec, self.policy)
+        return units.sized(spec, nodes) if self.policy.divides_nodes else sized(spec, cores)
 
     def _naming_all(self, spec: Spec) -> Spec:
         """Return a specification in which dependencies on arrays, or on jobs in arrays, name single jobs by number.

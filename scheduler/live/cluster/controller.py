@@ -27,7 +27,6 @@ from drom.scheduler.engine.node_shares import (
 )
 from drom.scheduler.engine.policy_errors import policy_errors_as_sentences
 from drom.scheduler.engine.state import BLOCK_BITS, FREE, NO_FAULT, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
-from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import (
     AGENT_GONE,
     ENDED,
@@ -72,7 +71,8 @@ class JobRequest(NamedTuple):
 
     Under a policy over resources `nodes` are units, each of which asks for `amounts` of resources by name (memory in
     MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds. A filler may be
-    saved at any time, and goes on best on its `home` node.
+    saved at any time, and goes on best on its `home` node. Under a policy of processors `nodes` are the most of these
+    that a job can ever use; now it can use from `least` to `most`.
     """
 
     nodes: int
@@ -85,6 +85,7 @@ class JobRequest(NamedTuple):
     expected_wait: int = EXPECTED_WAIT
     fills: bool = False
     home: int = NOBODY
+    least: int = 0
 
 
 class Fault(NamedTuple):
@@ -106,11 +107,10 @@ class _Before(NamedTuple):
 class Controller:
     """The cluster as a policy sees it. Every node has `cores` cores.
 
-    Raises SchedulerError for a policy that cannot decide here, and for one that cannot be compiled.
+    Raises SchedulerError for a policy that cannot be compiled.
     """
 
     def __init__(self, policy: Policy, cores: int) -> None:
-        check(policy)
         self.policy = policy
         self.cores = cores
         self.program = compiler.compile_program(policy)
@@ -573,10 +573,3 @@ class Controller:
 def _roomy(count: int) -> int:
     """Return the capacity for `count` entries: slightly more, as one request pays for the whole move."""
     return count + max(ROOM, count // 8)
-
-
-def check(policy: Policy) -> None:
-    """Raise SchedulerError for a policy that cannot decide on a live cluster."""
-    if policy.pooled:
-        msg = f"policy {policy.name} allots processors of one machine, not nodes: choose another policy with --policy."
-        raise SchedulerError(msg)

@@ -52,7 +52,8 @@ class Dispatch:
     def waiting_for(self, job: int) -> list[int]:
         """Return the jobs that have yet to shrink before a placed one can start."""
         full = [part.node.index for part in self._placements.of(job) if part.state == WAITING and not self._fits(part)]
-        return sorted({one.job.number for node in full for one in self._placements.on(node) if one.state != WAITING})
+        there = (one for node in full for one in self._placements.on(node))
+        return sorted({one.job.number for one in there if one.state != WAITING and one.held})
 
     def orders(self, now: float) -> list[Order]:
         """Return the orders that may be given now and were not given yet."""

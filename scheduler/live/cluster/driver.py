@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two drivers of policies: over whole nodes of one size, and over resources of any nodes. Pure."""
+"""The drivers of policies: over whole nodes of one size, over resources of any nodes, and over processors. Pure."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.cp.model import require
+from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.controller import Controller
-from drom.scheduler.live.cluster.controller import check as check_whole
+from drom.scheduler.live.cluster.pool_controller import PoolController
 from drom.scheduler.live.cluster.resource_controller import ResourceController
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
 
-Driver = Controller | ResourceController
+Driver = Controller | ResourceController | PoolController
 
 
 def driver_of(policy: Policy, cores: int, gaps: Gaps = Gaps()) -> Driver:  # noqa: B008 - immutable
     """Return the driver of a policy; `cores` are those of each node, if it plans with whole nodes.
 
-    Otherwise fillers run in the `gaps`.
+    Fillers run in the `gaps` of nodes that it divides.
 
-    Raises SchedulerError for a policy that cannot decide here, and for one that cannot be compiled.
+    Raises SchedulerError for a policy that cannot be compiled.
     """
+    if policy.pooled:
+        return PoolController(policy)
     return ResourceController(policy, gaps) if policy.divides_nodes else Controller(policy, cores)
 
 
@@ -36,5 +39,7 @@ def check(policy: Policy) -> None:
     """Raise SchedulerError for a policy that cannot decide on a live cluster, or without OR-tools for `cp`."""
     if policy.built_in == "cp":
         require()
-    if not policy.divides_nodes:
-        check_whole(policy)
+    if policy.built_in == "payoff":
+        raise SchedulerError(
+            "policy payoff needs contracts, which live jobs do not have: choose --policy equipartition."
+        )

@@ -26,6 +26,7 @@ from drom.scheduler.live.cluster.jobs import (
 from drom.scheduler.live.cluster.launch import start_of
 from drom.scheduler.live.cluster.notices import Notices
 from drom.scheduler.live.cluster.placements import ABSENT, ASKED, STARTED, UNSURE, Placement
+from drom.scheduler.live.cluster.pool_controller import PoolController
 from drom.scheduler.live.cluster.spec import Notice, notice_of
 from drom.scheduler.live.cluster.survivors import Survivors
 
@@ -89,6 +90,8 @@ class Executions:
         indices = controller.nodes_of(job.number)
         cores = [(self._state.node_at[index], controller.cores_on(job.number, index)) for index in indices]
         job.shares = {node.name: amount for node, amount in cores}
+        ranks = controller.ranks_of(job.number) if isinstance(controller, PoolController) else {}
+        job.ranks = {self._state.node_at[index].name: count for index, count in ranks.items()}
         job.devices = {node.name: found for node, _ in cores if (found := self._free_devices(job, node))}
         job.state, job.attempt, job.reason = STARTING, job.attempt + 1, ""
         self._placements.place(job, cores)
@@ -150,7 +153,8 @@ class Executions:
             self.offers[job.number] = now
             self._outbox.send(job.image_on, say.Offer(job.number, job.saves))
             return
-        most = job.shares[name] if self._state.policy.divides_nodes else self._state.nodes[name].cores
+        shared = job.ranks.get(name, job.shares[name])
+        most = shared if self._state.policy.shares_nodes else self._state.nodes[name].cores
         self._outbox.send(name, start_of(job, name, most))
 
     # --- limits ---------------------------------------------------------------------------------------------------
@@ -258,6 +262,21 @@ class Executions:
                 self._state.controller.refused(guest.number, int(now))
             self._back_to_queue(guest, f"job {job.number} did not make room: {message.reason}", now)
 
+    def wants(self, job: Job, message: say.Wants, now: float) -> None:
+        """Take the range of cores that the programs of a job report: within its ranks, and of what its user asked for.
+
+        Programs that report no most cores, as when they begin, only need as many as they report.
+        """
+        controller, spec = self._state.controller, job.spec
+        if not (job.ranks and isinstance(controller, PoolController)):
+            return
+        most = min(message.most or spec.most, spec.most)
+        least = min(most, message.least if message.most else max(spec.least, message.least))
+        if [least, most] != [job.least, job.most]:
+            job.wants = [least, most]
+            controller.set_range(job.number, least, most)
+            self._outbox.record(job, now, "range", least=least, most=most)
+
     def missing(self, part: Placement, now: float) -> None:
         """Handle a node's report that it does not know a job that belongs there."""
         job = part.job
@@ -354,7 +373,8 @@ class Executions:
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
         self._placements.clear(job)
-        job.shares, job.devices, job.limit = {}, {}, self._state.settings.limit(job.spec.time) - int(job.ran)
+        job.shares, job.ranks, job.wants, job.devices = {}, {}, [], {}
+        job.limit = self._state.settings.limit(job.spec.time) - int(job.ran)
         self._outbox.record(job, now, "requeued", reason=reason)
 
     def put_back(self, job: Job, reason: str, now: float) -> None:

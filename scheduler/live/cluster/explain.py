@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from drom.agent.text import LONGEST, counted, duration
+from drom.agent.text import LONGEST, counted, duration, span_of
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, units
 from drom.scheduler.live.cluster.executions import MOST_LOSSES
@@ -20,6 +20,7 @@ from drom.scheduler.live.cluster.jobs import (
     TIMEOUT,
     how_it_ended,
 )
+from drom.scheduler.live.cluster.pool_controller import PoolController
 from drom.scheduler.live.cluster.resource_controller import ResourceController
 from drom.scheduler.live.cluster.spec import array_of
 
@@ -98,8 +99,8 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     away, busy = _away(mine), [node.busy for node in mine if node.state == "busy"]
     if not cluster.nodes:
         return "no node has joined yet"
-    if isinstance(cluster.controller, ResourceController) and cluster.controller.waits(job.number):
-        return _shortage_of_resources(job, cluster.controller)
+    if cluster.policy.shares_nodes and cluster.controller and cluster.controller.waits(job.number):
+        return _shortage_of_parts(job, cluster.controller)
     if len(mine) < job.spec.nodes:
         return f"the cluster has {counted(len(mine), 'node')} with what it asks for"
     if len(mine) - away < job.spec.nodes:
@@ -109,14 +110,25 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     return "not enough nodes are free"
 
 
-def _shortage_of_resources(job: Job, controller: ResourceController) -> str:
+def _shortage_of_parts(job: Job, controller: Driver) -> str:
     """Return why a job does not start that gets parts of nodes."""
+    if isinstance(controller, PoolController):
+        return _shortage_of_cores(job, controller)
+    assert isinstance(controller, ResourceController)  # noqa: S101 - no other divides nodes
     (count, _), (now, ever) = units.units(job.spec), controller.room(job.number)
     if ever < count:
         return "nodes that it needs are drained, silent or down"
     if now < count:
         return f"{'no node has' if count == 1 else 'too few nodes have'} {units.in_sentence(job.spec)} free"
     return "regular jobs are expected where there is room" if job.spec.saving else "it would delay others"
+
+
+def _shortage_of_cores(job: Job, controller: PoolController) -> str:
+    """Return why a job does not start that gets cores of any nodes."""
+    spare, total = controller.spare
+    if total < job.spec.least:
+        return "nodes that it needs are drained, silent or down"
+    return f"it needs {counted(job.spec.least, 'core')}, and the minima of running jobs leave {spare} of {total}"
 
 
 def _away(nodes: Sequence[Node]) -> int:
@@ -215,6 +227,10 @@ def _room(job: Job, cluster: Cluster) -> str:
         (count, _), (now, _) = units.units(job.spec), cluster.controller.room(job.number)
         times = f", {count} times" if count > 1 else ""
         return f"It needs {units.in_sentence(job.spec)}{times}; there is room for {min(now, count)} now."
+    if isinstance(cluster.controller, PoolController):
+        spare, total = cluster.controller.spare
+        needs = span_of(job.spec.least, job.spec.most, "core")
+        return f"It needs {needs}; the minima of running jobs leave {spare} of {total}."
     mine = admission.hosts(job.spec, cluster.nodes.values())
     free = sum(node.state == "up" and not cluster.placements.on(node.index) for node in mine)
     where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
@@ -239,8 +255,9 @@ def _has(job: Job, cluster: Cluster) -> str:
     parts = [
         f"{job.shares[name]} of {counted(cluster.nodes[name].cores, 'core')} of {name}{_devices(job, name)}"
         for name in job.left
+        if job.shares[name]
     ]
-    return f"It has {', '.join(parts)}."
+    return f"It has {', '.join(parts) or 'no cores'}."
 
 
 def _devices(job: Job, node: str) -> str:
@@ -270,6 +287,9 @@ def _ending(job: Job, cluster: Cluster) -> str:
 
 def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [_has(job, cluster)]
+    if job.ranks:
+        can, has = span_of(job.least, job.most, "core"), sum(job.sizes.values())
+        said.append(f"It runs on {can}, and has {has} now: the other {job.tasks - has} of its {job.tasks} ranks rest.")
     if cluster.fillers.is_saving(job):
         said.append("It is being saved, because a regular job needs its node.")
     if job.number in cluster.executions.offers:
@@ -280,7 +300,7 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     nodes = [part.node for part in cluster.placements.of(job.number)]
     others = sorted({other.job.number for node in nodes for other in cluster.placements.on(node.index)} - {job.number})
     total = max((node.cores for node in nodes), default=0)
-    shrunk = any(cores < total for cores in job.shares.values()) and not cluster.policy.divides_nodes
+    shrunk = any(cores < total for cores in job.shares.values()) and not cluster.policy.shares_nodes
     if shrunk and others:
         said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
     said += _measured(cluster.executions.known_rates(job.number), total)

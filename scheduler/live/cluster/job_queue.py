@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from drom.agent.execution import protocol as say
 from drom.agent.text import counted
-from drom.scheduler.interface import NOBODY, RIGID
+from drom.scheduler.interface import MALLEABLE, NOBODY, RIGID
 from drom.scheduler.live.cluster import admission, fair_share, units
 from drom.scheduler.live.cluster.controller import ANYWHERE, JobRequest
 from drom.scheduler.live.cluster.dependencies import Dependencies
@@ -83,7 +83,7 @@ class JobQueue:
         if spec.partition not in ("", *(one.name for one in self._state.settings.partitions)):
             return f"there is no partition {spec.partition} any more: cancel it, or choose another with drom update"
         controller, threads = self._state.controller, max(1, spec.threads)
-        if controller and not self._state.policy.divides_nodes and spec.tasks * threads > controller.cores:
+        if controller and not self._state.policy.shares_nodes and spec.tasks * threads > controller.cores:
             wants = f"{counted(spec.tasks, 'task')} of {counted(threads, 'core')}"
             has = counted(controller.cores, "core")
             return f"its {wants} do not fit on a node, which has {has} now: cancel it, and submit it again"
@@ -227,6 +227,9 @@ class JobQueue:
             home = state.nodes[job.image_on].index if job.image_on else NOBODY
             fills = bool(job.spec.saving)
             return JobRequest(count, length, RIGID, job.priority, group, most, amounts, expected, fills, home)
+        if state.policy.pooled:
+            cls = MALLEABLE if job.spec.least < job.spec.most else RIGID
+            return JobRequest(job.spec.most, length, cls, job.priority, most=job.most, least=job.least)
         cores = state.controller.cores if state.controller else 0
         shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, cores)
         return JobRequest(job.spec.nodes, length, CLASSES[job.spec.job_class] if shares else RIGID, job.priority, group)

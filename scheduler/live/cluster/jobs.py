@@ -50,7 +50,8 @@ class Job:
     own program ended at the time `over`, although it may not have left all nodes. `losses` counts its losses soon after
     its start since it was last released. `holder` is the name of the last user who held it. In an array of jobs it has
     an `index`, and `array` is the number of the array's first job. `notified` says whether this attempt was sent the
-    signal that it asked for before its limit.
+    signal that it asked for before its limit. `ranks` are its tasks by node, if they may be more than its cores, and
+    `wants` the fewest and most cores that its programs report that they can use; empty: as it was submitted.
 
     A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
     its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.
@@ -87,6 +88,18 @@ class Job:
     image_on: str = ""
     cpu: str = ""
     notified: bool = False
+    ranks: dict[str, int] = field(default_factory=dict)
+    wants: list[int] = field(default_factory=list)
+
+    @property
+    def least(self) -> int:
+        """The fewest cores that it can use now, if it has a range."""
+        return self.wants[0] if self.wants else self.spec.least
+
+    @property
+    def most(self) -> int:
+        """The most cores that it can use now, if it has a range."""
+        return self.wants[1] if self.wants else self.spec.most
 
     @property
     def label(self) -> str:
@@ -95,11 +108,18 @@ class Job:
 
     @property
     def width(self) -> int:
-        """The number of its nodes; of its tasks, while these may be on any nodes and it has none."""
-        return self.spec.nodes or len(self.shares) or self.spec.ranks
+        """The number of nodes of which it has cores; of its tasks, while these may be on any nodes and it has none."""
+        return self.spec.nodes or sum(map(bool, self.shares.values())) or self.spec.ranks
+
+    @property
+    def tasks(self) -> int:
+        """The number of its tasks on all nodes together."""
+        return sum(self.ranks.values()) or self.spec.ranks
 
     def tasks_on(self, node: str) -> int:
         """Return the number of its tasks on one of its nodes."""
+        if self.ranks:
+            return self.ranks[node]
         return self.spec.tasks if self.spec.nodes else self.shares[node] // max(1, self.spec.threads)
 
     @property

@@ -47,7 +47,7 @@ def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -
         umask=spec.umask,
         memory=spec.memory,
         tasks=job.tasks_on(node),
-        total_tasks=spec.ranks,
+        total_tasks=job.tasks,
         nodes=tuple(job.shares),
         tasks_on=tuple(map(job.tasks_on, job.shares)),
         devices={name: tuple(found) for name, found in job.devices.get(node, {}).items()},
@@ -56,6 +56,7 @@ def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -
         image=job.saves if job.image_on or spec.saving == say.PROGRAM else 0,
         source=source,
         terminal=spec.terminal if launches else "",
+        rests=bool(job.ranks),
     )
 
 
@@ -96,5 +97,5 @@ def mpi_command(job: Job) -> tuple[str, ...]:
     """
     names = mpi_hosts(tuple(job.shares)) if len(job.shares) > 1 else ["localhost"]
     hosts = ",".join(f"{name}:{job.tasks_on(node)}" for name, node in zip(names, job.shares, strict=True))
-    mpirun = ("mpirun", "--host", hosts, "-n", str(job.spec.ranks), "--bind-to", "none")
+    mpirun = ("mpirun", "--host", hosts, "-n", str(job.tasks), "--bind-to", "none")
     return (*mpirun, "drom-run", "--class", job.spec.job_class, "--await", "--", *job.spec.command)

@@ -33,8 +33,8 @@ class Placement:
     """The part of a job on a node.
 
     `planned` are the cores that the policy plans for it, `confirmed` those that it holds (0 while it waits for room),
-    `ordered` those of the orders under way. `refused` are the cores to which the last order could not resize it (0: it
-    could). They are not ordered again before the time `again`, which is `pause` seconds later.
+    `ordered` those of the orders under way. `refused` are the cores to which the last order could not resize it (None:
+    it could). They are not ordered again before the time `again`, which is `pause` seconds later.
     """
 
     job: Job
@@ -43,7 +43,7 @@ class Placement:
     planned: int
     confirmed: int = 0
     ordered: list[int] = field(default_factory=list)
-    refused: int = 0
+    refused: int | None = None
     pause: float = 0.0
     again: float = 0.0
 
@@ -89,7 +89,7 @@ class Placements:
 
     def guests_of(self, node: int) -> list[Job]:
         """Return the jobs that wait for room on a node, in the order in which they were placed."""
-        return [part.job for part in self._on.get(node, {}).values() if part.state == WAITING]
+        return [part.job for part in self._on.get(node, {}).values() if part.state == WAITING and part.planned]
 
     def is_unsure(self, job: int) -> bool:
         """Return whether no node has reported yet whether an earlier scheduler started a job."""
@@ -180,14 +180,14 @@ class Placements:
 
     def holds(self, part: Placement, cores: int) -> None:
         """Record that a part holds `cores` and no order is under way, as after a restart of its agent."""
-        part.confirmed, part.ordered, part.refused, part.pause, part.again = cores, [], 0, 0.0, 0.0
+        part.confirmed, part.ordered, part.refused, part.pause, part.again = cores, [], None, 0.0, 0.0
         self.version += 1
 
     def resized(self, part: Placement, cores: int) -> None:
         """Record that an order has been carried out, and with it those given before."""
         if cores in part.ordered:
             last = len(part.ordered) - 1 - part.ordered[::-1].index(cores)
-            part.confirmed, part.ordered, part.refused = cores, part.ordered[last + 1 :], 0
+            part.confirmed, part.ordered, part.refused = cores, part.ordered[last + 1 :], None
             self.version += 1
 
     def not_resized(self, part: Placement, cores: int, now: float) -> None:

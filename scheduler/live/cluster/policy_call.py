@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a policy on a world, and the execution of its answer; compiled if the simulator's engine is."""
+"""Calls of a policy, on a world with the execution of its answer or on a state; compiled as the simulator's engine."""
 
 from __future__ import annotations
 
@@ -57,3 +57,15 @@ def call_policy(  # noqa: PLR0917 - numba wants them by position
     if wrong > 0:
         s[WAKE] = NEVER
     return wrong
+
+
+def ask(
+    decide: Callable[[State, Event, Floats, Actions], int],
+    state: State,
+    event: Event,
+    options: Floats,
+    actions: Actions,
+) -> int:
+    """Call the policy, which writes its answer into `actions`; return the time of the next call."""
+    actions.used[:] = 0
+    return decide(state, event, options, actions)

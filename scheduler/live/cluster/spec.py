@@ -86,7 +86,8 @@ class Spec:
 
     Either `command` is run, or `script`, a text whose first line names its interpreter, with `command` as arguments.
     `tasks` processes are started on each node by mpirun, where that is more than one or there are several nodes, and
-    the job is no script and has no terminal. `threads` are the cores that a task asks for. In a job that was accepted,
+    the job is no script and has no terminal. `threads` are the cores that a task asks for. A policy of processors gives
+    it from `least` to `most` cores on any nodes. In a job that was accepted,
     `nodes` and `tasks` are 0 if its `ranks` tasks may be on any nodes. `array` are the indices of an array of jobs, as
     `parse_array` takes them; empty: it is a single job. `signal` is sent before the limit, as `notice_of` takes it;
     empty: none is.
@@ -98,6 +99,8 @@ class Spec:
     nodes: int = 0
     tasks: int = 0
     ranks: int = 0
+    least: int = 0
+    most: int = 0
     threads: int = 0
     time: int = 0
     job_class: str = "malleable"
@@ -238,6 +241,8 @@ CHANGEABLE = {
     "time": "--time",
     "nodes": "--nodes",
     "ranks": "--ntasks",
+    "least": "--min",
+    "most": "--max",
     "tasks": "--tasks-per-node",
     "threads": "--cpus-per-task",
     "memory": "--mem",
@@ -256,12 +261,14 @@ def changed(spec: Spec, changes: Mapping[str, Any]) -> Spec:
     """Return a specification with other values of fields in `CHANGEABLE`. Raises SchedulerError as `from_json`.
 
     A job with another number of nodes or of tasks on each has as many tasks as these make. One with another number of
-    tasks has as many nodes, and tasks on each, as at a submission that gives no more than `changes`.
+    tasks has as many nodes, and tasks on each, as at a submission that gives no more than `changes`; and a job with
+    another range of cores has no other number of tasks.
     """
     if not changes or not changes.keys() <= CHANGEABLE.keys():
         raise SchedulerError("a change names some fields of a submission: use this version's drom.")
-    given = {"nodes", "tasks", "ranks"} & changes.keys()
-    size = {"nodes": 0, "tasks": 0} if "ranks" in given else {"ranks": 0} if given else {}
+    given = {"nodes", "tasks", "ranks", "least", "most"} & changes.keys()
+    anew = ("nodes", "tasks", "least", "most") if "ranks" in given else ("ranks",) if given else ()
+    size = dict.fromkeys(anew, 0)
     return from_json(spec.to_json() | size | dict(changes))
 
 
@@ -383,6 +390,8 @@ _RANGES = (
     ("nodes", "--nodes", 0, MOST),
     ("tasks", "--tasks-per-node", 0, MOST),
     ("ranks", "--ntasks", 0, MOST),
+    ("least", "--min", 0, MOST),
+    ("most", "--max", 0, MOST),
     ("threads", "--cpus-per-task", 0, MOST),
     ("time", "--time", 0, LONGEST),
     ("priority", "--priority", -MOST, MOST),

@@ -76,7 +76,7 @@ class Counts:
                 self._submitted[entry.job] = entry.at
             elif entry.what == "started" and entry.job in self._submitted:
                 self.waits.observe(entry.at - self._submitted[entry.job])
-            if entry.what not in ("submitted", "requeued", "placed", "limit", "held", "released", "updated"):
+            if entry.what not in ("submitted", "requeued", "placed", "limit", "range", "held", "released", "updated"):
                 self._submitted.pop(entry.job, None)
 
 

@@ -41,6 +41,21 @@ def test_a_queue_shows_what_cannot_be_printed() -> None:
     assert lines[1].endswith(f"  {SAID}")
 
 
+def test_a_queue_shows_the_cores_of_adaptive_jobs() -> None:
+    """How many a job has now of its range, and of which nodes; rigid ones have one number, waiting ones none yet."""
+    adaptive = {"state": "running", "ended": None, "least": 2, "most": 8}
+    runs = brief(**adaptive, shares={"n1": 2, "n2": 0, "n3": 1}, sizes={"n1": 2, "n2": 2, "n3": 1})
+    waits = brief(**adaptive | {"state": "pending", "reason": "it waits"}, sizes={})
+    rigid = brief(**adaptive | {"least": 3, "most": 3}, shares={"n1": 3}, sizes={"n1": 3})
+
+    lines = [line.split() for line in tables.queue({"jobs": [runs, waits, rigid], "time": 0.0})]
+
+    assert lines[0][7] == "CORES"
+    assert lines[1][-5:] == ["5", "of", "2-8", "n1:2,", "n3:1"]
+    assert lines[2][-3:] == ["2-8", "it", "waits"]
+    assert lines[3][-4:] == ["3", "of", "3", "n1:3"]
+
+
 def test_a_job_shows_what_cannot_be_printed() -> None:
     """Its command, what is explained, and its history."""
     spec = Spec(command=("echo", NASTY)).to_json() | {"ranks": 1}

@@ -25,6 +25,7 @@ from drom.scheduler.live.cluster.executions import MOST_LOSSES, SOON
 from drom.scheduler.live.cluster.job_queue import STEPS
 from drom.scheduler.live.cluster.jobs import FINAL
 from drom.scheduler.live.cluster.placements import LONGEST_PAUSE
+from drom.scheduler.live.cluster.pool_controller import PoolController
 from drom.scheduler.live.cluster.resource_controller import ResourceController
 from drom.scheduler.live.cluster.spec import SAVING, Dependency, Spec
 from hypothesis import HealthCheck, Phase, settings
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.timeout(600)
 NODES = 3
 GIVING_UP = replace(SETTINGS, give_up=100.0)
 CHOICES = ("interval=1", "max_slowdown=infinite", "reservations=nodes")
-RESOURCES = load_policy("resources")
+RESOURCES, POOLED = load_policy("resources"), load_policy("equipartition")
 SIZES: tuple[Size, ...] = ((4, 4 << 30, {"gpu": 2}), (2, 0, {}), (8, 6 << 30, {"gpu": 1, "fpga": 1}))
 """Unlike nodes; the second does not say how much memory it has."""
 POLICY, POLICY_FED = load_policy("sd", CHOICES), load_policy("sd", (*CHOICES, "feedback=1"))
@@ -1629,6 +1630,30 @@ class DividedNodes(LiveCluster):
             self.submitted.append(job.number)
 
 
+class PooledNodes(LiveCluster):
+    """The same with jobs that have a range of cores of all nodes, which grows and shrinks with what others need."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.here = FakeCluster(Path(self.folder.name), POOLED, NODES, self.cluster_settings, SIZES)
+        self.submitted: list[int] = []
+        for node in self.here.nodes.values():
+            self.here.join(node)
+
+    def check_free(self) -> None:
+        controller = self.here.cluster.controller
+        assert isinstance(controller, PoolController)
+        assert controller.counts == (0, 0)
+        assert controller.spare == (14, 14)
+
+    @rule(least=st.integers(1, 6), more=st.integers(0, 10), minutes=st.integers(1, 4), requeue=st.booleans())
+    def submit(self, least: int, more: int, minutes: int, *, requeue: bool) -> None:
+        job = self.here.submit(spec(0, minutes, least=least, most=least + more, requeue=requeue))
+        assert job
+        self.submitted.append(job.number)
+
+
 class FilledNodes(DividedNodes):
     """The same with fillers, which are saved or cannot be, and go on from what was saved."""
 
@@ -1688,6 +1713,8 @@ TestLiveCluster.settings = settings(
 )
 TestDividedNodes = DividedNodes.TestCase
 TestDividedNodes.settings = settings(TestLiveCluster.settings, max_examples=200)
+TestPooledNodes = PooledNodes.TestCase
+TestPooledNodes.settings = settings(TestLiveCluster.settings, max_examples=200)
 TestFilledNodes = FilledNodes.TestCase
 TestFilledNodes.settings = settings(TestLiveCluster.settings, max_examples=150)
 TestSilentNodes = SilentNodes.TestCase

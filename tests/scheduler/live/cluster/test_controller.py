@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.engine.state import FREE, RUNNERS, WAKE
-from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE
 from drom.scheduler.live.cluster.controller import GROUPS, ROOM, Controller, JobRequest
 from drom.scheduler.simulator.measurement import row_of, size_of
@@ -240,18 +239,6 @@ def test_a_limit_that_was_stretched_before_a_restart_does_not_fall() -> None:
     controller.turn(3700)
 
     assert controller.limit(1) == 4800
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("equipartition", "policy equipartition allots processors of one machine, not nodes"),
-    ],
-)
-def test_policies_for_which_there_are_no_nodes_are_refused(name: str, sentence: str) -> None:
-    """Before anything is compiled."""
-    with pytest.raises(SchedulerError, match=f"^{sentence}: choose another policy with --policy.$"):
-        Controller(load_policy(name), CORES)
 
 
 HALF_RIGHT = """

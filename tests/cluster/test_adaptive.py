@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive MPI jobs over several nodes under equipartition: they shrink and grow across nodes, whatever is killed."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.rig import rig
+from tests.support import native_build
+from tests.support.agents import wait_until
+from tests.support.example_programs import SOURCES
+from tests.support.mpi_programs import Mpi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cluster.rig import Rig
+
+pytestmark = pytest.mark.timeout(300)
+OPEN_MPI = Mpi("openmpi")
+LONG = {"time": 3600}
+QUIETLY = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+"""Ranks that wait for others give way: all nodes are on one machine."""
+STEPS = "1500"
+"""Steps of an example, for longer than its ranks change."""
+ALL = {"n1": 2, "n2": 2, "n3": 2, "n4": 2}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Return a cluster of four nodes with two cores each."""
+    folder = tmp_path_factory.mktemp("adaptive") / "c"
+    patient = ("--give-up", "60")  # all agents are killed and started again
+    with rig(folder, "--policy", "equipartition", *patient, nodes=4, cores=2) as started:
+        yield started
+
+
+@pytest.fixture
+def here(running: Rig) -> Iterator[Rig]:
+    """Return it without a job, with all nodes up; each test leaves it so."""
+    running.await_nodes(up=running.names)
+    yield running
+    running.await_nodes(up=running.names)
+    running.clear()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where programs are compiled."""
+    return tmp_path_factory.mktemp("programs")
+
+
+def submit(here: Rig, folder: Path, least: int, most: int, *words: str) -> int:
+    """Submit a program that compares all its elements at each step, and ends when there is the file `stop`."""
+    program = OPEN_MPI.compile(native_build.SOURCES / "adaptive.c", folder)
+    environment = here.spec().environment | QUIETLY
+    return here.submit(str(program), "1", "stop", *words, environment=environment, least=least, most=most, **LONG)
+
+
+def sleeper(here: Rig, cores: int) -> int:
+    """Submit a rigid job that sleeps until it is ended."""
+    return here.submit("sleep", "inf", ranks=cores, **LONG)
+
+
+def end(here: Rig, number: int) -> None:
+    """End the program, and assert that it has found every element right in its one attempt."""
+    (here.work / "stop").touch()
+    value = here.await_state(number, "completed", "failed")
+    assert (value["status"], value["attempt"]) == (0, 1), here.output(number)
+    assert here.lines(f"drom-{number}.out")[-1] == "0 wrong"
+
+
+def await_cores(here: Rig, number: int, cores: int) -> None:
+    """Wait until the tasks of a job hold so many cores together, and the scheduler knows that."""
+    wait_until(
+        lambda: sum(here.held(number).values()) == sum(here.job(number)["sizes"].values()) == cores,
+        lambda: f"{here.held(number)}\n{here.job(number)}\n{here.output(number)}",
+    )
+
+
+def test_a_job_shrinks_and_grows_across_nodes(here: Rig, folder: Path) -> None:
+    """It has all cores, gives newcomers theirs, down to its minimum, and has them back; every element is right."""
+    number = submit(here, folder, 2, 8)
+    here.await_held(number, ALL)
+    first = sleeper(here, 3)
+    here.await_state(first, "running")
+    await_cores(here, number, 5)
+    second = sleeper(here, 3)
+    here.await_state(second, "running")
+    await_cores(here, number, 2)
+    third = sleeper(here, 1)
+    assert here.job(third)["state"] == "pending"
+
+    here.ask("cancel", job=second)
+    here.await_state(third, "running")
+    await_cores(here, number, 4)
+    for other in (first, third):
+        here.ask("cancel", job=other)
+    here.await_held(number, ALL)
+    end(here, number)
+
+
+def test_more_ranks_than_free_cores_begin_at_rest(here: Rig, folder: Path) -> None:
+    """Two jobs with ranks on all cores each share them equally from the start of the second."""
+    both = [submit(here, folder, 1, 8)]
+    here.await_held(both[0], ALL)
+    both.append(submit(here, folder, 1, 8))
+    for number in both:
+        here.await_state(number, "running")
+        await_cores(here, number, 4)
+    tasks = [row for name in here.names for row in here.tasks(name)]
+    assert sorted(row["state"] for row in tasks) == ["resting"] * 8 + ["running"] * 8
+
+    (here.work / "stop").touch()
+    for number in both:
+        end(here, number)
+
+
+@pytest.mark.parametrize("source", ["mpi_heat.c", "mpi4py_heat.py"])
+def test_an_example_gives_its_answer(here: Rig, folder: Path, source: str) -> None:
+    """While others come and go it runs on other ranks, and prints what it prints without them."""
+    command = [str(word) for word in OPEN_MPI.command(SOURCES / source, folder)]
+    environment = here.spec().environment | QUIETLY | {"MPICC": "mpicc.openmpi", "MPI4PY_MPIABI": "openmpi"}
+    command += ["--size", "64", "--steps", STEPS]
+    number = here.submit(*command, environment=environment, least=2, most=8, **LONG)
+    here.await_held(number, ALL)
+    for cores in (4, 6):
+        other = sleeper(here, cores)
+        here.await_state(other, "running")
+        await_cores(here, number, 8 - cores)
+        here.ask("cancel", job=other)
+
+    assert here.await_state(number, "completed", "failed")["status"] == 0, here.output(number)
+    name = source.partition(".")[0]
+    assert here.lines(f"drom-{number}.out")[-1] == f"{name}: 64 x 64, {STEPS} steps ok"
+
+
+def test_changes_survive_the_scheduler(here: Rig, folder: Path) -> None:
+    """A scheduler that is killed in the middle of a change is followed by one that completes it; nothing runs twice."""
+    number = submit(here, folder, 2, 8)
+    here.await_held(number, ALL)
+    other = sleeper(here, 4)
+    assert here.scheduler
+    here.scheduler.end(signal.SIGKILL)
+    here.start_scheduler()
+
+    here.await_state(other, "running")
+    await_cores(here, number, 4)
+    assert here.job(other)["attempt"] == 1
+    here.ask("cancel", job=other)
+    here.await_held(number, ALL)
+    end(here, number)
+
+
+def test_changes_survive_agents(here: Rig, folder: Path) -> None:
+    """Ranks rest on while there is no agent, and the next ones have them shrink, grow and return."""
+    number = submit(here, folder, 2, 8)
+    here.await_held(number, ALL)
+    other = sleeper(here, 4)
+    here.await_state(other, "running")
+    await_cores(here, number, 4)
+    for name in here.names:
+        here.agents[name].end(signal.SIGKILL)
+    for name in here.names:
+        here.start_agent(name)
+    here.await_nodes(up=here.names)
+    await_cores(here, number, 4)
+
+    here.ask("cancel", job=other)
+    here.await_held(number, ALL)
+    end(here, number)
+    assert here.job(number)["attempt"] == 1
+
+
+@pytest.mark.parametrize("state", ["running", "resting"])
+def test_a_killed_rank_ends_its_job_and_leaves_clean_cores(here: Rig, folder: Path, state: str) -> None:
+    """MPI ends the other ranks on all nodes, and the cores go to who is there."""
+    number, other = submit(here, folder, 2, 8), submit(here, folder, 2, 8)
+    for one in (number, other):
+        here.await_state(one, "running")
+        await_cores(here, one, 4)
+    rows = [(name, row) for name in here.names for row in here.tasks(name) if row["job"] == f"drom-{number}"]
+    name, row = next((name, row) for name, row in rows if row["state"] == state)
+    here.network[name].do("kill", "-9", str(row["pid"]))
+
+    assert here.await_state(number, "failed")["attempt"] == 1
+    here.await_held(other, ALL)
+    end(here, other)
+
+
+def test_a_job_changes_its_own_range(here: Rig, folder: Path) -> None:
+    """A program that reports that it can use three ranks has three cores; the others go to a job that can use them."""
+    number = submit(here, folder, 2, 8, "0", "3", "3")
+    await_cores(here, number, 3)
+    other = submit(here, folder, 5, 8)
+    await_cores(here, other, 5)
+
+    assert (here.job(number)["least"], here.job(number)["most"]) == (3, 3)
+    (here.work / "stop").touch()
+    for one in (number, other):
+        end(here, one)
+
+
+def test_a_rank_that_reaches_no_point_keeps_its_core(tmp_path: Path, folder: Path) -> None:
+    """The change is withdrawn after its time, with a sentence, and comes through when the rank gets to a point."""
+    with rig(tmp_path / "c", "--policy", "equipartition", "--shrink-within", "1", nodes=2, cores=1) as here:
+        number = submit(here, folder, 1, 2, "8")
+        wait_until(lambda: "stops" in here.output(number), lambda: here.output(number))
+        other = sleeper(here, 1)
+
+        def reasons() -> list[str]:
+            return [entry["detail"]["reason"] for entry in here.job(other)["history"] if entry["what"] == "requeued"]
+
+        wait_until(reasons, lambda: here.job(other))
+        why = f"job {number} did not make room: it was not applied in time: 0 cores were ordered."
+        assert reasons()[0] == why
+        assert sum(here.held(number).values()) == 2
+
+        here.await_state(other, "running")
+        await_cores(here, number, 1)
+        here.ask("cancel", job=other)
+        end(here, number)
