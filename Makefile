@@ -12,7 +12,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-controllers chaos-fillers chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-controllers demo-mixed demo-slurm bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-controllers chaos-fillers chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-adaptive demo-controllers demo-mixed demo-slurm bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ demo-cluster: $(READY) ## watch a cluster of four nodes on this machine; takes r
 
 demo-controllers: $(READY) ## watch three active schedulers, of which one is killed, on an etcd of three members
 	$(VENV)/bin/drom demo-controllers
+
+demo-adaptive: $(READY) ## watch an adaptive MPI job on four nodes shrink and grow; takes root's rights
+	$(VENV)/bin/drom demo-adaptive
 
 demo-mixed: $(READY) ## watch jobs get cores, memory and GPUs of unlike nodes on this machine
 	$(VENV)/bin/drom demo-mixed

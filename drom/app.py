@@ -64,11 +64,12 @@ def _mount_scheduling(app: typer.Typer) -> None:
 def _mount_drom_itself(app: typer.Typer) -> None:
     from drom.agent.demo.cli import demo
     from drom.bench import bench
-    from drom.scheduler.demo.cli import demo_cluster, demo_controllers, demo_mixed, demo_slurm
+    from drom.scheduler.demo.cli import demo_adaptive, demo_cluster, demo_controllers, demo_mixed, demo_slurm
 
     app.command()(demo)
     app.command("demo-cluster")(demo_cluster)
     app.command("demo-controllers")(demo_controllers)
+    app.command("demo-adaptive")(demo_adaptive)
     app.command("demo-mixed")(demo_mixed)
     app.command("demo-slurm")(demo_slurm)
     app.command()(bench)

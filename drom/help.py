@@ -14,7 +14,15 @@ HEADINGS = {
     "Cluster": ("scheduler", "submit", "queue", "history", "job", "update", "cancel", "hold", "nodes", "drain"),
     "Slurm": ("slurm",),
     "Scheduling": ("simulate", "compare", "compare-policies", "experiment", "reproduce", "workload"),
-    "Looking at drom itself": ("demo", "demo-cluster", "demo-controllers", "demo-mixed", "demo-slurm", "bench"),
+    "Looking at drom itself": (
+        "demo",
+        "demo-cluster",
+        "demo-adaptive",
+        "demo-controllers",
+        "demo-mixed",
+        "demo-slurm",
+        "bench",
+    ),
 }
 """The commands of `drom` by heading, as in drom(1)."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `drom demo-cluster`, `drom demo-controllers`, `drom demo-mixed` and `drom demo-slurm`."""
+"""The demonstrations of clusters, such as `drom demo-cluster` and `drom demo-adaptive`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,18 @@ def demo_controllers(
 ) -> None:
     """Watch three active schedulers on this machine, of which one is killed, with a member of their etcd."""
     from drom.scheduler.demo.controllers import run
+
+    raise typer.Exit(run(out, as_json=json))
+
+
+def demo_adaptive(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The picture of each job's cores over time.")] = Path(
+        "out/adaptive.png"
+    ),
+    json: AsJson = False,
+) -> None:
+    """Watch an adaptive MPI job shrink and grow over four nodes on this machine; takes root's rights."""
+    from drom.scheduler.demo.adaptive import run
 
     raise typer.Exit(run(out, as_json=json))
 

@@ -221,10 +221,20 @@ def why_no_mpi() -> str:
 
 def build_ring(folder: Path) -> Path:
     """Compile `ring.c` in a folder and return the program. Raises `MachineError`."""
-    program, source = folder / "ring", Path(__file__).with_name("ring.c")
-    include, library = native.include_dir(), native.library_path().parent
+    return _build(folder, Path(__file__).with_name("ring.c"))
+
+
+def build_shared_work(folder: Path) -> Path:
+    """Compile `shared_work.c`, an adaptive program, in a folder and return it. Raises `MachineError`."""
+    return _build(folder, Path(__file__).with_name("shared_work.c"), native.include_dir() / "drom_mpi.c")
+
+
+def _build(folder: Path, source: Path, *others: Path) -> Path:
+    """Compile a program of MPI from its source and others. Raises `MachineError`."""
+    program, include, library = folder / source.stem, native.include_dir(), native.library_path().parent
     flags = ["-O2", f"-I{include}", f"-L{library}", f"-Wl,-rpath,{library}"]
-    command = [shutil.which("mpicc") or "mpicc", *flags, str(source), "-ldrom", "-o", str(program)]
+    sources = [str(source), *map(str, others)]
+    command = [shutil.which("mpicc") or "mpicc", *flags, *sources, "-ldrom", "-lm", "-o", str(program)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]

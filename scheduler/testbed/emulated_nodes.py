@@ -2,7 +2,7 @@
 """Nodes without agents and programs: many of them in one process, for schedulers that are to be real.
 
 Each has a connection of its own over TCP, and keeps to the protocol of agents. A job is `sleep SECONDS`, which ends
-after that time.
+after that time. One with a range of cores has so many seconds of work for one core, and is as fast as its cores allow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drom.agent.execution import protocol as say
 from drom.agent.execution.connection import host_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from drom.agent.control.keys import Keys
 
@@ -41,6 +41,17 @@ class _End(NamedTuple):
     turn: int
     node: _Node
     attempt: tuple[int, int]
+
+
+@dataclass
+class _Work:
+    """The work of a job with a range of cores: what is `left` at `since`, its `speed` since then, its expected end."""
+
+    node: _Node
+    left: float
+    since: float
+    speed: float = 0.0
+    turn: int = -1
 
 
 @dataclass
@@ -74,15 +85,20 @@ class _Node:
 class EmulatedNodes:
     """Nodes that are connected to the scheduler at `address`, and alive while `serve` is called.
 
+    `speed` returns how much faster than on one core a job with a range is on a number of cores.
     Raises KeysError if the scheduler's key is unknown.
     """
 
-    def __init__(self, address: str, sizes: Iterable[NodeSize], own: Keys) -> None:
+    def __init__(
+        self, address: str, sizes: Iterable[NodeSize], own: Keys, speed: Callable[[int], float] = float
+    ) -> None:
         self._context = zmq.Context()
         self._poller = zmq.Poller()
         self._nodes: dict[zmq.Socket[bytes], _Node] = {}
         self._ends: list[_End] = []
         self._turns = itertools.count()
+        self._speed = speed
+        self._work: dict[tuple[int, int], _Work] = {}
         self.launched: set[int] = set()
         """The jobs whose programs have begun."""
         for size in sizes:
@@ -107,7 +123,9 @@ class EmulatedNodes:
                     node.send(say.Alive(node.size.name, time.time()))
             while self._ends and self._ends[0].at <= now:
                 end = heapq.heappop(self._ends)
-                end.node.end(end.attempt, 0)
+                work = self._work.get(end.attempt)
+                if work is None or work.turn == end.turn:
+                    end.node.end(end.attempt, 0)
             due = min([until, *(node.next for node in self._nodes.values()), *(end.at for end in self._ends[:1])])
             for socket, _ in self._poller.poll(math.ceil(1e3 * max(0.0, due - now))):
                 self._read(self._nodes[socket])
@@ -122,17 +140,36 @@ class EmulatedNodes:
             node.is_welcome, node.heartbeat, node.next = True, message.heartbeat, time.monotonic()
         elif isinstance(message, say.Start):
             self._start(node, message)
+        elif isinstance(message, say.Resize) and (message.job, message.attempt) in node.running:
+            node.running[message.job, message.attempt] = message.cores
+            self._set_speed((message.job, message.attempt))
+            node.send(say.Resized(message.job, message.attempt, message.cores))
         elif isinstance(message, say.Signal):
             node.end((message.job, message.attempt), -message.signal)
 
     def _start(self, node: _Node, message: say.Start) -> None:
         attempt = message.job, message.attempt
         if message.mode != "hold" and attempt not in node.running:
-            end = time.monotonic() + float(message.argv[-1])
-            heapq.heappush(self._ends, _End(end, next(self._turns), node, attempt))
+            seconds, now = float(message.argv[-1]), time.monotonic()
+            if message.rests:
+                self._work[attempt] = _Work(node, seconds, now)
+            else:
+                heapq.heappush(self._ends, _End(now + seconds, next(self._turns), node, attempt))
             self.launched.add(message.job)
         node.running[attempt] = message.cores
+        self._set_speed(attempt)
         node.send(say.Started(*attempt, 1, time.time()))
+
+    def _set_speed(self, attempt: tuple[int, int]) -> None:
+        """Expect the end of a job with a range by the cores that it has now."""
+        work, now = self._work.get(attempt), time.monotonic()
+        if work is None:
+            return
+        work.left -= work.speed * (now - work.since)
+        work.since, work.turn = now, next(self._turns)
+        work.speed = self._speed(sum(node.running.get(attempt, 0) for node in self._nodes.values()))
+        if work.speed:
+            heapq.heappush(self._ends, _End(now + work.left / work.speed, work.turn, work.node, attempt))
 
     def close(self) -> None:
         """Close all connections."""

@@ -37,6 +37,7 @@ COMMANDS = (
     "doctor",
     "demo",
     "demo-cluster",
+    "demo-adaptive",
     "demo-mixed",
     "bench",
 )
