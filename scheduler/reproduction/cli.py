@@ -112,9 +112,13 @@ def adaptive(
         float,
         typer.Option(metavar="SECONDS", min=0, max=3600, help="The additional cost of each change of processors."),
     ] = 0.0,
+    live: Annotated[bool, typer.Option("--live", help="Run a real scheduler with emulated nodes.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the experiments on adaptive jobs (CCGRID 2002): response and utilisation over the load, and contracts."""
+    if live:
+        _adaptive_live(out, seed, as_json=json)
+        return
     from drom.scheduler.analysis.results import make_folder, write_value
     from drom.scheduler.reproduction.adaptive.contracts import levels
     from drom.scheduler.reproduction.adaptive.experiment import points
@@ -130,6 +134,21 @@ def adaptive(
     if out is not None:
         write_value(told, out / "adaptive.json")
         _try_to_draw(lambda: draw(found, bound, out))
+
+
+def _adaptive_live(out: Path | None, seed: int, *, as_json: bool) -> None:
+    """Run the paper's experiment on a cluster with a real scheduler, and print it beside simulations."""
+    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.reproduction.adaptive.live import lines, run_all, to_json
+
+    if out is not None:
+        make_folder(out)
+    with all_or_nothing("running") as bar:
+        found = run_all(seed, bar.show)
+    told = to_json(found, seed)
+    typer.echo(json_text(told) if as_json else "\n".join(lines(found)))
+    if out is not None:
+        write_value(told, out / "adaptive-live.json")
 
 
 @app.command("gapfill")

@@ -78,7 +78,7 @@ class _Node:
 
     def end(self, attempt: tuple[int, int], status: int) -> None:
         """Report the end of a job, unless it has ended before."""
-        if self.running.pop(attempt, None):
+        if self.running.pop(attempt, None) is not None:
             self.send(say.Ended(*attempt, status, time.time(), 0.0, 0))
 
 

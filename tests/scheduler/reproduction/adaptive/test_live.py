@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The experiment on adaptive jobs with a real scheduler and emulated nodes, with few jobs and in little time."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+from drom.scheduler.reproduction.adaptive.live import Outcome, Task, levels, lines, run, to_json
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_run_is_near_its_simulation(adaptive: bool) -> None:
+    """Jobs respond no faster than in the simulation, and not much later: messages take a part of compressed time."""
+    found = run(Task(0.6, 3, adaptive, 12, 60.0), Event())
+
+    assert 0.97 < found.response / found.simulated_response < 1.6
+    assert 0.7 < found.utilisation / found.simulated_utilisation < 1.3
+
+
+def test_results_as_lines_and_as_json() -> None:
+    """For each load a row for response and one for utilisation, with the difference of the same jobs."""
+    runs = {
+        Task(0.3, seed, way): Outcome(100.0 - 40 * way + seed, 0.5 + 0.1 * way, 99.0 - 40 * way + seed, 0.5)
+        for seed in (2, 1)
+        for way in (True, False)
+    }
+
+    (_, metric, told), (_, other, used) = levels(runs)
+    assert (metric, other) == ("response, s", "utilisation")
+    assert told["difference"] == (-40.0, 0.0)
+    assert (told["rigid"].mean, told["adaptive, simulated"].mean) == (101.5, 60.5)
+    assert used["adaptive"].mean == pytest.approx(0.6)
+    assert len(list(lines(runs))) == 3
+    assert len(to_json(runs, 1)["runs"]) == 4
