@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.rig import rig
+from tests.cluster.rig import RealRig, rig
 from tests.support import native_build
 from tests.support.agents import wait_until
 from tests.support.example_programs import SOURCES
@@ -223,4 +225,22 @@ def test_a_rank_that_reaches_no_point_keeps_its_core(tmp_path: Path, folder: Pat
         here.await_state(other, "running")
         await_cores(here, number, 1)
         here.ask("cancel", job=other)
+        end(here, number)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_ranks_at_rest_are_bound_to_the_cpus_of_their_node(tmp_path: Path, folder: Path) -> None:
+    """Two nodes with a real CPU each: a rank begins on its own, rests on it beside the newcomer, and has it again."""
+    with rig(tmp_path / "c", "--policy", "equipartition", nodes=2, kind=RealRig) as here:
+        number, other = submit(here, folder, 1, 2), sleeper(here, 1)
+        here.await_state(other, "running")
+        await_cores(here, number, 1)
+        rows = [(name, row) for name in here.names for row in here.tasks(name) if row["state"] == "resting"]
+        ((name, row),) = rows
+        status = here.network[name].do("cat", f"/proc/{row['pid']}/status")
+        cpu = sorted(os.sched_getaffinity(0))[here.names.index(name)]
+        assert re.findall(r"Cpus_allowed_list:\s+(\S+)", status) == [str(cpu)]
+
+        here.ask("cancel", job=other)
+        here.await_held(number, {"n1": 1, "n2": 1})
         end(here, number)
