@@ -158,6 +158,7 @@ def simulate(
     evolving: float | FileName = "",
     contracts: Mapping[str, float] | FileName | None = None,
     failures: Mapping[str, float | str] | None = None,
+    sleep: Mapping[str, float] | None = None,
     rule: Mapping[str, str] | None = None,
     seed: int = 1,
     progress: bool = True,
@@ -181,6 +182,7 @@ def simulate(
         evolving: Jobs whose range changes while they run: a fraction, or a table.
         contracts: Deadlines and pay-off: a table, or parameters to draw them, such as `{"tight": 2}`.
         failures: Failures of nodes, such as `{"rate": 0.5}` for each node and year, or `{"trace": "failures.csv"}`.
+        sleep: When nodes are turned off without jobs, such as `{"after": 600, "wake": 120}`, in seconds.
         rule: Cleaning rules, such as `{"larger": "drop"}`.
         seed: The seed for classes, ranges, contracts and failures.
         progress: Whether a long simulation shows its progress, in a notebook or on a terminal.
@@ -203,6 +205,7 @@ def simulate(
         choices_of(rule),
         index(seed),
         failures=choices_of(failures),
+        sleep=choices_of(sleep),
     )
     if fault := setup.fault(chosen):
         raise SchedulerError(fault)

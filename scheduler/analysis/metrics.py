@@ -13,8 +13,9 @@ Fairness is Jain's index: for n classes with means x it is ``sum(x)**2 / (n * su
 TR-301, 1984), 1 where all classes are slowed down alike, 1/n where one class bears everything. Every class counts once,
 however many jobs it has. The index says nothing about how large the slowdowns are.
 
-Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) for nodes that stay on for as long: an
-empty node takes `idle` watts, a node with jobs `peak`, whatever they do. In a pool each core takes its part of that.
+Energy is that of the linear node model (Fan, Weber and Barroso, ISCA 2007) in the makespan: an empty node takes `idle`
+watts, a node with jobs, or one that wakes up for a job, `peak`, whatever they do, and a node that is off `off`. In a
+pool each core takes its part of that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from drom.scheduler.analysis.contracts import contract_outcome
 from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done, has_ended, states
 from drom.scheduler.engine.state import BUSY, EVENTS, RESIZES
 from drom.scheduler.interface import ENDED
-from drom.scheduler.simulator import failures
+from drom.scheduler.simulator import failures, sleep
 from drom.workloads.classes import JobClass
 
 if TYPE_CHECKING:
@@ -45,16 +46,17 @@ SCHEMA = 4
 
 
 class Power(NamedTuple):
-    """The watts of a node without and with jobs."""
+    """The watts of a node without and with jobs, and of one that is off."""
 
     idle: float = 100.0
     peak: float = 300.0
+    off: float = 0.0
 
 
 def power_of(run: Simulation, power: Power) -> Power:
     """Return the watts of a simulated node from those of a node of the machine; each is a core in a pool."""
     cores = run.given.cores // run.machine.cores
-    return Power(power.idle / cores, power.peak / cores)
+    return Power(power.idle / cores, power.peak / cores, power.off / cores)
 
 
 def slowdown(table: Table) -> Floats:
@@ -75,16 +77,17 @@ def metrics(run: Simulation, power: Power) -> dict[str, Any]:
     """
     machine, s = (run.machine.nodes, run.machine.cores), run.world.scalars
     busy, resizes = int(s[BUSY]), int(s[RESIZES])
-    return metrics_of(columns(run), machine, run.work.user, busy, run.now, resizes, power_of(run, power))
+    off = sleep.off_seconds(run.world)
+    return metrics_of(columns(run), machine, run.work.user, busy, run.now, resizes, power_of(run, power), off)
 
 
 def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
-    table: Table, machine: tuple[int, int], user: Ints, busy: int, until: int, resizes: int, power: Power
+    table: Table, machine: tuple[int, int], user: Ints, busy: int, until: int, resizes: int, power: Power, off: int = 0
 ) -> dict[str, Any]:
     """Return the same metrics for a table of jobs; `machine` has the number of nodes and of cores per node.
 
     `user` are the users of the jobs as numbers, `busy` the node-seconds with a job on the node up to the second
-    `until`, `resizes` the number of changes of running jobs.
+    `until`, `resizes` the number of changes of running jobs, `off` the node-seconds for which nodes were off.
     """
     nodes, cores = machine
     counts = {
@@ -111,7 +114,7 @@ def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
         fairness(bounded, user[ended]),
         core_seconds / (nodes * cores * span),
         busy / (nodes * span),
-        power.idle * nodes * span + (power.peak - power.idle) * busy,
+        power.idle * nodes * span + (power.peak - power.idle) * busy + (power.off - power.idle) * off,
     )
     return dict(zip(FIGURES, figures, strict=True)) | counts
 
@@ -177,7 +180,11 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "metrics": metrics(run, power),
         "contracts": contract_outcome(run),
         "failures": failures.figures(run),
-        "power_model": {"kind": "linear, nodes stay on", "idle_watt": node.idle, "peak_watt": node.peak},
+        "sleep": sleep.figures(run.world),
+        "power_model": {
+            "kind": f"linear, nodes {'turn off' if len(run.world.empty_since) else 'stay on'}",
+            **{f"{name}_watt": watts for name, watts in node._asdict().items()},
+        },
         "cleaning": report.to_json() | {"rounded": dict(run.work.roundings)},
         "seed": seed,
         "calls_of_the_policy": int(run.world.scalars[EVENTS]),

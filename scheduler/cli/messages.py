@@ -101,7 +101,7 @@ def lines(told: dict[str, Any]) -> list[str]:
     if told["ended_at_limit"]:
         lines.append(f"  {counted(told['ended_at_limit'], 'job')} ended at the limit with work left")
     figures = dict(told["metrics"])
-    for part in ("failures", "contracts", "filling"):
+    for part in ("failures", "sleep", "contracts", "filling"):
         figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}
     for key, value in figures.items():
         if isinstance(value, int | float):

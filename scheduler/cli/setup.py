@@ -14,6 +14,7 @@ from drom.scheduler.simulator.contracts import contracts_of
 from drom.scheduler.simulator.failures import outages_of
 from drom.scheduler.simulator.partitions import parse_partitions
 from drom.scheduler.simulator.simulation import GUIDED, Machine, Simulation
+from drom.scheduler.simulator.sleep import parse_sleep
 from drom.workloads import cleaning
 from drom.workloads.classes import Shares, classes, parse_shares
 
@@ -43,6 +44,7 @@ class Setup(NamedTuple):
     slot: int = 1
     """Seconds of a time slot of the machine."""
     failures: Sequence[str] = ()
+    sleep: Sequence[str] = ()
 
     def fault(self, policy: Policy) -> str:
         """Return what is wrong with the machine, or with these options for this policy; empty if nothing is."""
@@ -54,17 +56,17 @@ class Setup(NamedTuple):
             return f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
         if policy.built_in == "payoff" and not self.contracts:
             return "--policy payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
-        return self._fault_of_failures(policy) if self.failures else ""
+        options = {"--failures": self.failures, "--sleep": self.sleep}
+        return next((self._fault_of(name, policy) for name, given in options.items() if given), "")
 
-    def _fault_of_failures(self, policy: Policy) -> str:
+    def _fault_of(self, option: str, policy: Policy) -> str:
+        """Return what an option about nodes cannot be with; empty if there is nothing."""
         if policy.pooled or policy.built_in in GUIDED:
-            return (
-                f"--failures is for policies that place jobs on nodes, such as easy, slurm and sd, not {policy.name}."
-            )
+            return f"{option} is for policies that place jobs on nodes, such as easy, slurm and sd, not {policy.name}."
         if self.event_rule != "instant":
-            return f"--failures is for --event-rule instant, not {self.event_rule}: leave one of them out."
+            return f"{option} is for --event-rule instant, not {self.event_rule}: leave one of them out."
         if self.predict != USER:
-            return f"--failures is for requested times, not --predict {self.predict}: leave one of them out."
+            return f"{option} is for requested times, not --predict {self.predict}: leave one of them out."
         return ""
 
     def machine(self, policy: Policy) -> Machine:
@@ -93,6 +95,7 @@ class Setup(NamedTuple):
             contracts=terms,
             predictor=self.predict,
             outages=outages_of(self.failures, work, self.nodes, self.cores, self.seed),
+            sleep=parse_sleep(self.sleep),
         )
         check_possible(run, terms)
         return run

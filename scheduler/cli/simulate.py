@@ -84,6 +84,9 @@ class SimulateOptions:
     failures: list[str] | None = typer.Option(
         None, metavar="NAME=VALUE", help="Failures of nodes, such as rate=0.5 for each node and year, or trace=FILE."
     )
+    sleep: list[str] | None = typer.Option(
+        None, metavar="NAME=VALUE", help="Turn nodes off without jobs, such as after=600 and wake=120 seconds."
+    )
     seed: int = typer.Option(
         1, metavar="N", min=0, help="The seed for classes, ranges, contracts, failures and filler jobs."
     )
@@ -98,6 +101,7 @@ class SimulateOptions:
     gantt: str | None = typer.Option(None, metavar="FROM-TO", help="Seconds of the log that the Gantt chart shows.")
     idle_watts: float = typer.Option(100.0, metavar="W", min=0, callback=finite, help="Power of an empty node.")
     peak_watts: float = typer.Option(300.0, metavar="W", min=0, callback=finite, help="Power of a node with jobs.")
+    off_watts: float = typer.Option(0.0, metavar="W", min=0, callback=finite, help="Power of a node that is off.")
     json: bool = typer.Option(False, "--json", help="Print the summary as one JSON value.")
 
 
@@ -136,7 +140,8 @@ def simulate(log: Log, options: SimulateOptions) -> None:
     messages.warn_about_ineffective_options(run, options.classes)
     _prepare(run, options)
     stopped = _run(run, options.until)
-    told = metrics.summary(run, report, metrics.Power(options.idle_watts, options.peak_watts), stopped, options.seed)
+    power = metrics.Power(options.idle_watts, options.peak_watts, options.off_watts)
+    told = metrics.summary(run, report, power, stopped, options.seed)
     unknown = _finish(filled, told)
     _write(run, told, options, filled)
     if options.save is not None:
@@ -234,6 +239,7 @@ def _setup(options: SimulateOptions, filling: FillingOptions | None) -> Setup:
         options.seed,
         filling.time_slot if filling else 1,
         options.failures or (),
+        options.sleep or (),
     )
 
 
@@ -248,8 +254,8 @@ def _filling(options: SimulateOptions, policy: Policy) -> FillingOptions | None:
 
     if options.predict != USER:
         raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
-    if options.failures:
-        raise typer.BadParameter("--fill is for nodes that do not fail: omit --failures.")
+    if options.failures or options.sleep:
+        raise typer.BadParameter("--fill is for nodes that stay up and on: omit --failures and --sleep.")
     filling = parse_filling(options.fill_set or [])
     kept = options.save or options.resume
     if kept is not None and policy.pooled:

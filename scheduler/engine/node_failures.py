@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.end_order import move, pop
+from drom.scheduler.engine.node_power import count_off, sleeps
 from drom.scheduler.engine.node_shares import end_job, full_rate, needed_from_start, update_ends
 from drom.scheduler.engine.queue_order import enqueue
 from drom.scheduler.engine.state import (
@@ -59,6 +60,10 @@ def change_nodes(world: World, now: int) -> int:
         s[OUTAGE] += 1
         while world.nodes.resident[node, 0] != NOBODY:
             fail_job(world, world.nodes.resident[node, 0], node, now)
+        if sleeps(world):
+            if not is_up:
+                count_off(world, node, now)
+            world.empty_since[node] = now
         change = 1 if is_up else -1
         world.nodes.up[node] = is_up
         s[FREE] += change
@@ -74,12 +79,12 @@ def fail_job(world: World, job: int, node: int, now: int) -> None:
     """End a running job because of a node; unless such jobs are lost, put it into the queue again."""
     s, jobs, row = world.scalars, world.jobs, world.failures[world.scalars[FAILURES]]
     begun = needed_from_start(world, job) * full_rate(world, job)
-    row[FAILED_JOB], row[BEGUN], row[FAILED], row[ON_NODE] = job, jobs.start[job], now, node
+    row[FAILED_JOB], row[BEGUN], row[FAILED], row[ON_NODE] = job, min(now, jobs.start[job]), now, node
     s[FAILURES] += 1
     move(world, job, NOBODY)  # to the top, for pop
     pop(world)
     end_job(world, job, now)
-    row[WASTED] = begun - world.left[job]
+    row[WASTED] = max(0, begun - world.left[job])  # a job that waits for a node to wake has done nothing yet
     if s[LOSES]:
         return
     row[WASTED] -= save(world, job) * full_rate(world, job)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.end_order import insert_predicted, move, push, remove_predicted
+from drom.scheduler.engine.node_power import sleeps, wake
 from drom.scheduler.engine.residual_processes import note_interference, slowed_speed
 from drom.scheduler.engine.state import (
     BAD_SHARE,
@@ -60,18 +61,20 @@ def start_job(world: World, job: int, now: int) -> int:
         return WRONG_PARTITION
     resident, share, up = world.nodes.resident, world.nodes.share, world.nodes.up
     given = world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]
-    blocks, cores, count, block = world.free_in_block, s[CORES], 0, 0
+    blocks, cores, count, block, delay = world.free_in_block, s[CORES], 0, 0, 0
     while count < need:
         node, wanted = block * BLOCK, count + min(blocks[block], need - count)
         blocks[block] -= wanted - count
         while count < wanted:
             if resident[node, 0] == NOBODY and up[node]:
+                if sleeps(world):
+                    delay = max(delay, wake(world, node, now))
                 resident[node, 0], share[node, 0], given[count] = job, cores, node
                 count += 1
             node += 1
         block += 1
     s[FREE] -= need
-    begin(world, job, cores, now)
+    begin(world, job, cores, now + delay)
     return NO_FAULT
 
 
@@ -96,12 +99,14 @@ def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
         resident[node, -1] = NOBODY
     if fault != NO_FAULT:
         return fault
-    place = world.nodes.first[job]
+    place, delay = world.nodes.first[job], 0
     for node in nodes:
+        if sleeps(world) and resident[node, 0] == NOBODY:
+            delay = max(delay, wake(world, node, now))
         add_resident(world, job, node, cores)
         world.nodes.place[place] = node
         place += 1
-    begin(world, job, cores, now)
+    begin(world, job, cores, now + delay)
     note_neighbours(world, job)
     return NO_FAULT
 
@@ -229,6 +234,8 @@ def end_job(world: World, job: int, now: int) -> None:
     last, shared, freed = resident.shape[1] - 1, world.jobs.shared, 0
     for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
         if resident[node, 1] == NOBODY:
+            if sleeps(world):
+                world.empty_since[node] = now
             resident[node, 0], share[node, 0] = NOBODY, 0
             blocks[node >> BLOCK_BITS] += 1
             freed += 1

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
 PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES, FORESEES = range(8, 21)
 SHORTENED, OUTAGE, DOWN, FAILURES, CHECKPOINT, RESTART, LOSES = range(21, 28)
-SCALARS = 28
+OFF_AFTER, WAKE_UP, OFF_TIME, WAKES = range(28, 32)
+SCALARS = 32
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
 BUSY: node seconds with a job on the node; RESIZES: changes of the cores or processors of running jobs; SLOT: the policy
 is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says; FORESEES: 1 with predicted run
 times; SHORTENED: limits that a policy has made shorter; OUTAGE: the next row of `outages`; DOWN: nodes that are down;
-FAILURES: rows of `failures` in use; CHECKPOINT, RESTART, LOSES: as `Outages` says."""
+FAILURES: rows of `failures` in use; CHECKPOINT, RESTART, LOSES: as `Outages` says; OFF_AFTER, WAKE_UP: as `Sleep` says;
+OFF_TIME: node seconds for which nodes have been off that were turned on again; WAKES: how many that were."""
 
 (
     NO_FAULT,
@@ -105,6 +107,15 @@ class Outages(NamedTuple):
 NO_OUTAGES = Outages()
 
 
+class Sleep(NamedTuple):
+    """When nodes without jobs are turned off, in seconds."""
+
+    after: int
+    """A node is turned off when it has had no job for so long."""
+    wake: int
+    """The time that it then takes until a job can start on it."""
+
+
 class World(NamedTuple):
     """The state of a simulation. Arrays are int64, of shape ``(jobs,)`` unless stated otherwise."""
 
@@ -157,6 +168,8 @@ class World(NamedTuple):
     """Shape ``(most, 5)``: a job, its start and its end by the failure of a node, this node, and the work, in seconds
     times cores of the job's nodes, that is not in a checkpoint.
     """
+    empty_since: Ints
+    """Shape ``(nodes,)``: since when a node has had no job, if it has none now; empty if nodes stay on."""
     scalars: Ints
 
 
@@ -177,6 +190,7 @@ def make_world(
     foresees: bool = False,
     measured: bool = False,
     outages: Outages = NO_OUTAGES,
+    sleep: Sleep | None = None,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
@@ -233,6 +247,8 @@ def make_world(
     scalars[RESIDUAL] = 0 if pool is None else pool.residual
     scalars[FORESEES] = foresees
     scalars[[CHECKPOINT, RESTART, LOSES]] = outages.checkpoint, outages.restart, outages.loses
+    if sleep:
+        scalars[[OFF_AFTER, WAKE_UP]] = sleep
     held = min(count, nodes * layers)
     return World(
         jobs=jobs,
@@ -260,6 +276,7 @@ def make_world(
         outages=outages.table,
         kept=np.zeros(count if len(outages.table) else 0, np.int64),
         failures=np.zeros((layers * len(outages.table) // 2, 5), np.int64),
+        empty_since=np.full(nodes if sleep else 0, work.submit.min() if count else 0, np.int64),
         scalars=scalars,
     )
 

@@ -58,6 +58,7 @@ TABLES: dict[str, dict[str, tuple[type, ...]]] = {
         "evolving": (*_TEXT, *_NUMBER),
         "contracts": (*_TABLE, *_TEXT),
         "failures": _TABLE,
+        "sleep": _TABLE,
         "rule": _TABLE,
     },
 }
@@ -68,6 +69,8 @@ METRICS = FIGURES | COUNTS
 """The metrics with their names in reports."""
 RESERVED = ("seed", "metric")
 """Names of columns that no factor may have."""
+_SEVERAL = ("partition", "adaptive", "contracts", "failures", "sleep", "rule")
+"""Keys of options that the command takes several times."""
 _DRAWN = ("classes", "evolving", "contracts", "failures")
 """Keys by which runs of a log differ from seed to seed."""
 _USUAL = ("mean_bounded_slowdown", "mean_wait_s", "utilisation")
@@ -162,9 +165,7 @@ class Design:
             tables[table][key] = value
         work, options = tables["workload"], tables["simulation"]
         policy = _policy(options.pop("policy"))
-        lists = {
-            key: choices_of(options.get(key)) for key in ("partition", "adaptive", "contracts", "failures", "rule")
-        }
+        lists = {key: choices_of(options.get(key)) for key in _SEVERAL}
         classes, evolving = ",".join(choices_of(options.get("classes"))) or None, str(options.get("evolving", ""))
         texts = {"classes": classes, "evolving": evolving, "predict": policy.get("--predict", [USER])[0]}
         setup = Setup(**options | lists | texts, seed=seed)

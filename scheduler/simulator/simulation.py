@@ -55,6 +55,7 @@ from drom.scheduler.simulator.evolving import with_phases
 from drom.scheduler.simulator.measurement import measure
 from drom.scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from drom.scheduler.simulator.resource_guide import ResourceGuide
+from drom.scheduler.simulator.sleep import sleep_of
 from drom.workloads.errors import counted
 from drom.workloads.files import check_writable, replacing
 
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-    from drom.scheduler.engine.state import Outages
+    from drom.scheduler.engine.state import Outages, Sleep
     from drom.scheduler.interface import Actions, Floats, Ints
     from drom.workloads.contracts import Contracts
     from drom.workloads.workload import Workload
@@ -150,6 +151,7 @@ class Simulation:
         contracts: Contracts | None = None,
         predictor: str = USER,
         outages: Outages = NO_OUTAGES,
+        sleep: Sleep | None = None,
     ) -> Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
@@ -186,6 +188,7 @@ class Simulation:
             foresees=predictor != USER,
             measured=policy.measures,
             outages=outages,
+            sleep=sleep,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
@@ -281,6 +284,7 @@ class Simulation:
             "job classes": _digest(self.world.jobs.cls),
             "contracts": _digest(self.world.contracts),
             "failures": _digest(self.world.outages, self.world.scalars[[CHECKPOINT, RESTART, LOSES]]),
+            "sleep": sleep_of(self.world),
             "jobs": len(self.work),
             "workload": self.digest(),
         }
