@@ -270,10 +270,21 @@ class JobExecutor(NoScheduler):
             fault, reason = refusal or launch.why_refused(status, attempt.start, self._place)
             self._log_reason(protocol.Refused(job, number, fault, attempt.note or reason))
         elif attempt.state == "ended":
-            used = (status.time, status.cpu_seconds, status.max_rss)
-            saves = {"saved": attempt.saved[0], "written": attempt.saved[1]}
-            over = attempt.over_memory
-            self._log_reason(protocol.Ended(job, number, status.status, *used, attempt.note, over_memory=over, **saves))
+            saved, written = attempt.saved
+            ended = protocol.Ended(
+                job,
+                number,
+                status.status,
+                status.time,
+                status.cpu_seconds,
+                status.max_rss,
+                attempt.note,
+                attempt.over_memory,
+                saved,
+                written,
+                attempt.folder.began(),
+            )
+            self._log_reason(ended)
         elif attempt.state != "starting":
             self._log_reason(protocol.Started(job, number, attempt.pid, time.time()))
 

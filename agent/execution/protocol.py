@@ -283,6 +283,7 @@ class Ended:
 
     `note` says why the node has lost it or, with `over_memory`, that it needed more memory than it may have.
     `saved` is the number of the save that ended it, which wrote `written` bytes; 0 if it has ended otherwise.
+    `began` is when its program was started, 0 if that is not known.
     """
 
     job: int = field(metadata=_is(_ID))
@@ -295,6 +296,7 @@ class Ended:
     over_memory: bool = field(metadata=_is(_switch), default=False)
     saved: int = field(metadata=_is(_whole(0)), default=0)
     written: int = field(metadata=_is(_SIZE), default=0)
+    began: float = field(metadata=_is(_real), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

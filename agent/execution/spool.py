@@ -132,6 +132,13 @@ class Folder:
             return []
         return [int(line) for line in re.findall(rb"^(\d{1,7})\n", text, re.MULTILINE)]
 
+    def began(self) -> float:
+        """Return when the program was started (unix seconds); 0.0 if it was not, as far as is recorded."""
+        with contextlib.suppress(OSError):
+            if len(self.pids()) > 1:
+                return (self.path / "pid").stat().st_mtime
+        return 0.0
+
     def status(self) -> Status | None:
         """Return how the attempt ended, or None if no status was written, or it cannot be read."""
         try:

@@ -101,6 +101,7 @@ def test_a_job_runs_from_start_to_end(tmp_path: Path, scheduler: FakeScheduler, 
     ended = scheduler.hear(Ended, job=7, attempt=1)
 
     assert ended.status == 3
+    assert started.time - 5 < ended.began <= ended.time
     assert (ended.time >= started.time - 1, ended.cpu_seconds < 60, ended.max_rss > 1 << 16) == (True, True, True)
     out = (tmp_path / "7-n1-tester-test-%-%q").read_text(encoding="utf-8")
     assert out == f"7 test n1 n1,n2 2 6-7 4 \n{tmp_path}\nasked\n"

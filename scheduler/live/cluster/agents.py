@@ -183,6 +183,9 @@ class Agents:
         job.cpu_seconds += message.cpu_seconds
         job.max_rss = max(job.max_rss, message.max_rss)
         launcher = node.name == job.launcher
+        if launcher and job.started is None and message.began:  # while no scheduler was there
+            job.started = min(now, max(job.submitted, message.began - node.skew))
+            self._outbox.record(job, job.started, "started")
         if launcher and job.verdict == TIMEOUT and message.time - node.skew < (job.started or 0.0) + job.limit:
             job.verdict = ""  # it had ended in time, but its agent could not report that
         if launcher:

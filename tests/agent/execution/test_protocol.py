@@ -77,7 +77,7 @@ FROM_AGENT: list[Any] = [
     Ended(1, 1, -9, 4.0, 0.5, 1 << 20, "too much.", over_memory=True),
     Resized(1, 1, 3),
     NotResized(1, 1, 3, "no."),
-    Ended(1, 2, -9, 4.0, 0.5, 1 << 20, "", saved=3, written=1 << 30),
+    Ended(1, 2, -9, 4.0, 0.5, 1 << 20, "", saved=3, written=1 << 30, began=3.5),
     NotSaved(1, 1, "no."),
     Wants(1, 1, 2, 0),
     Offered(1, 3, Source("host", 7000, "key", "secret")),

@@ -70,6 +70,16 @@ def test_a_status_is_what_counts(folder: Folder) -> None:
     assert folder.status() == Status(3, 1.5, 0.25, 4096)
 
 
+def test_a_program_began_when_its_pid_was_recorded(folder: Folder) -> None:
+    """Not when that of drom-step was, which comes first."""
+    assert folder.began() == 0.0
+    (folder.path / "pid").write_text("77\n", encoding="ascii")
+    assert folder.began() == 0.0
+    (folder.path / "pid").write_text("77\n78\n", encoding="ascii")
+    os.utime(folder.path / "pid", (5.5, 5.5))
+    assert folder.began() == 5.5
+
+
 def test_half_begun_folders_are_removed(tmp_path: Path, folder: Folder) -> None:
     """What has no start.json was never begun; the others are found."""
     (tmp_path / "spool" / "8.1").mkdir()

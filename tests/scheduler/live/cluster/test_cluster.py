@@ -525,6 +525,28 @@ def test_who_waits_for_many_is_looked_at_for_the_one_that_changed(tmp_path: Path
     here.store.close()
 
 
+@pytest.mark.parametrize(("began", "started"), [(-8.0, -8.0), (5.0, 0.0), (-1e9, -20.0), (None, None)])
+def test_a_job_may_start_and_end_while_no_scheduler_is_there(
+    tmp_path: Path, began: float | None, started: float | None
+) -> None:
+    """It has started when its node says, between its submission and its end; both are in its history."""
+    here = FakeCluster(tmp_path, POLICY, 1)
+    here.settle()
+    job = here.cluster.submit(spec(), ANN, here.now)
+    here.turn()
+    here.now += 20
+    assert (job.state, job.started) == ("starting", None)
+    at = 0.0 if began is None else here.now + began
+    here.cluster.agents.on_message("n0", say.Ended(job.number, 1, 0, here.now, 1.0, 0, began=at), here.now)
+    here.send()
+
+    assert job.state == "completed"
+    assert job.started == (None if started is None else here.now + started)
+    events = [(entry.what, entry.at) for entry in here.store.history(job.number, job.number)]
+    assert [at for what, at in events if what == "started"] == ([] if started is None else [job.started])
+    here.store.close()
+
+
 def test_what_can_never_start_is_refused(tmp_path: Path) -> None:
     """Before it has a number; what may still be is taken in."""
     here = FakeCluster(tmp_path, POLICY, 1)
