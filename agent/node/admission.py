@@ -103,10 +103,17 @@ def check_memory(plan: Plan, job: Job) -> None:
 
 
 def adopt_late_ranks(transaction: Transaction, job: Job) -> None:
-    """Place ranks that had not started when others of their job had; if there is no place for them, they queue."""
+    """Place ranks that had not started when others of their job had; if there is no place for them, they queue.
+
+    If their job `rests` they rest, as the scheduler's reservation says how many cores it has.
+    """
     plan = transaction.plan
     late = [task for task in job.present if job.cores and task.rank not in job.targets]
     if not late:
+        return
+    if job.rests:
+        job.targets.update((task.rank, 0) for task in late)
+        plan.touch(job)
         return
     area = area_of(job, plan)
     counts = fair_share.hold(job.name, max(job.cores, job.least), area.running(), area.total())

@@ -94,8 +94,9 @@ class Grants:
         return task is not None and (self.plan.target(task) != task.granted or self._begins_at_rest(task))
 
     def _begins_at_rest(self, task: Task) -> bool:
-        """Return whether the first grant of a task has no CPUs."""
-        return not task.started and self.plan.jobs[task.job].rests and not self.plan.target(task)
+        """Return whether the first grant of a task has no CPUs: it rests by plan, and does not wait."""
+        job = self.plan.jobs[task.job]
+        return not task.started and job.rests and job.targets.get(task.rank) == 0
 
     def _has_deadline(self, slot: int) -> bool:
         return slot in self.tasks and self.tasks[slot].deadline is not None

@@ -190,7 +190,7 @@ class NodeMachine(RuleBasedStateMachine):
         tasks=st.integers(1, 3),
         job_class=st.sampled_from(["malleable", "malleable", "moldable", "rigid"]),
         memory=st.sampled_from([0, 0, 3, 6]),
-        rests=st.just(False),
+        rests=st.sampled_from([False, False, True]),
     )
     def a_scheduler_reserves(
         self, *, uid: int, cores: int, tasks: int, job_class: str, memory: int, rests: bool

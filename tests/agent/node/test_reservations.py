@@ -153,6 +153,22 @@ class TestRanksAtRest:
         assert (other.jobs[JOB].waits, other.jobs[JOB].hold) == (False, 0)
         assert not violations(other)
 
+    def test_a_rank_that_had_not_begun_rests_under_the_next_agent(self) -> None:
+        """It stays in its job: the agent died before its first grant. Now others keep all CPUs busy."""
+        node, tasks = self.reserved(2)
+        tasks[3].grants.clear()
+
+        other = make_node(EIGHT)
+        other.set_usable_cpus(0, 2.0, busy=0xFF)
+        described = replace(node.jobs[JOB], ranks={}, targets={}, cores=0, rests=False)
+        wanted = Reservation(JOB, ANN, 2, 4, tasks=4, rests=True)
+        other.adopt([(task, described) for task in tasks], {}, node.plan.arrivals, 3.0, [wanted])
+
+        assert list(other.jobs) == [JOB]
+        assert [task.started for task in tasks] == [True] * 4
+        assert other.grants.state(tasks[3]) == "resting"
+        assert not violations(other)
+
     @pytest.mark.parametrize("cores", [-1, 5])
     def test_orders_are_within_its_ranks(self, cores: int) -> None:
         """It has no more cores than it was reserved for, and no fewer than none."""
