@@ -515,7 +515,7 @@ class JobExecutor(NoScheduler):
         self._restless.add(attempt)
 
     def _report_range(self, attempt: Attempt) -> None:
-        """Report how many cores the programs of a job whose tasks may rest can use, if that has changed."""
+        """Report how many cores the programs of an adaptive job can use, if that has changed."""
         job = self._node.jobs.get(attempt.name)
         wishes = [task.wish for task in job.present] if job else []
         if not wishes or not all(wish.min_tasks for wish in wishes):

@@ -349,7 +349,7 @@ class NotResized:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """The programs of a job whose tasks may rest report that it needs `least` cores, and can use `most` (0: all)."""
+    """The programs of an adaptive job report that it needs `least` cores, and can use `most` (0: all)."""
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))

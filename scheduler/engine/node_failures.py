@@ -53,7 +53,7 @@ def next_change(world: World) -> int:
 
 @rare
 def change_nodes(world: World, now: int) -> int:
-    """Take down and bring back the nodes whose time it is; return the kinds of events."""
+    """Take down and bring back the nodes for which that is due; return the kinds of events."""
     s, kinds = world.scalars, 0
     while s[OUTAGE] < len(world.outages) and world.outages[s[OUTAGE], WHEN] <= now:
         node, is_up = world.outages[s[OUTAGE], NODE], world.outages[s[OUTAGE], IS_UP]

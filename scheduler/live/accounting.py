@@ -22,7 +22,7 @@ from drom.scheduler.live.cluster.jobs import CLASSES, COMPLETED, FINAL
 from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from drom.scheduler.analysis.schedule import Table
     from drom.workloads.workload import Workload
@@ -37,7 +37,7 @@ def schedule_of(told: dict[str, Any]) -> Schedule:
     """
     if not told["cores"]:
         return _schedule_of_cores(told)
-    table = _table(told["jobs"], told, told["cores"])
+    table = _table(told["jobs"], entries_of(told), told["cores"], told["time"])
     names = dict.fromkeys([*told["nodes"], *(name for job in told["jobs"] for name in job["shares"])])  # some are gone
     index = {name: number for number, name in enumerate(names)}
     places = [sorted(index[name] for name in job["shares"]) or [NOBODY] * job["nodes"] for job in told["jobs"]]
@@ -63,7 +63,7 @@ def chart_of(told: dict[str, Any]) -> Chart:
 
 def each_attempt(told: dict[str, Any]) -> dict[str, Any]:
     """Return an answer in which each attempt of a filler that has begun is a job of its own, with a number below 0."""
-    entries = _entries_of(told)
+    entries = entries_of(told)
     jobs, moved = [job for job in told["jobs"] if not job["saving"]], list[dict[str, Any]]()
     for job in told["jobs"]:
         if job["saving"]:
@@ -95,16 +95,17 @@ def _has_begun(attempt: Iterable[dict[str, Any]]) -> bool:
     return {"placed", "started"} <= {entry["what"] for entry in attempt}
 
 
-def _table(jobs: Sequence[dict[str, Any]], told: dict[str, Any], cores: int) -> Table:
+def _table(
+    jobs: Sequence[dict[str, Any]], entries: Mapping[int, list[dict[str, Any]]], cores: int, now: float
+) -> Table:
     """Return the table of jobs in an answer, of which each has `cores` of each of its `nodes`."""
-    entries = _entries_of(told)
-    rows = [_row(job, entries[job["job"]], cores, told["time"]) for job in jobs]
+    rows = [_row(job, entries[job["job"]], cores, now) for job in jobs]
     table: Table = {name: np.array([row[name] for row in rows], np.int64) for name in _NUMBERS}
     return table | {"state": np.array([_state(job) for job in jobs])}
 
 
-def _entries_of(told: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
-    """Return the entries of each job, in their order."""
+def entries_of(told: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+    """Return the entries of each job in an answer to `history`, in their order; empty for a job that has none."""
     entries = defaultdict(list)
     for entry in told["entries"]:
         entries[entry["job"]].append(entry)
@@ -138,11 +139,11 @@ def _schedule_of_cores(told: dict[str, Any]) -> Schedule:
         [*of_job, *((core + low, core + high) for low, high in devices)]
         for of_job, devices in zip(on_cores, on_gpus, strict=True)
     ]
-    entries = _entries_of(told)
+    entries = entries_of(told)
     sized = [job | {"nodes": _size(job, entries[job["job"]], told["time"])} for job in jobs]
     first = np.cumsum([0, *map(len, runs)], dtype=np.int64)
     place = np.array(list(itertools.chain.from_iterable(runs)), np.int64).reshape(-1, 2)
-    return Schedule(_table(sized, told, 1), core, 1, int(told["time"]), first, place, tuple(nodes))
+    return Schedule(_table(sized, entries, 1, told["time"]), core, 1, int(told["time"]), first, place, tuple(nodes))
 
 
 def _stays(told: dict[str, Any]) -> dict[str, dict[int, Stay]]:

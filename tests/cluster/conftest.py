@@ -10,7 +10,10 @@ from drom.scheduler.testbed.cluster import why_no_mpi
 from drom.scheduler.testbed.namespaces import why_not
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.cluster.rig import Rig
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
@@ -30,3 +33,12 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from drom.scheduler.testbed.cluster import build_ring
 
     return build_ring(tmp_path_factory.mktemp("program"))
+
+
+@pytest.fixture
+def here(running: Rig) -> Iterator[Rig]:
+    """Return the cluster `running` of a module without a job, with all nodes up; each test leaves it so."""
+    running.await_nodes(up=running.names)
+    yield running
+    running.await_nodes(up=running.names)
+    running.clear()

@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.demo.adaptive import QUIETLY
 
 from tests.cluster.rig import RealRig, rig
 from tests.support import native_build
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 OPEN_MPI = Mpi("openmpi")
 LONG = {"time": 3600}
-QUIETLY = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-"""Ranks that wait for others give way: all nodes are on one machine."""
 STEPS = "1500"
 """Steps of an example, for longer than its ranks change."""
 ALL = {"n1": 2, "n2": 2, "n3": 2, "n4": 2}
@@ -39,15 +38,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     patient = ("--give-up", "60")  # all agents are killed and started again
     with rig(folder, "--policy", "equipartition", *patient, nodes=4, cores=2) as started:
         yield started
-
-
-@pytest.fixture
-def here(running: Rig) -> Iterator[Rig]:
-    """Return it without a job, with all nodes up; each test leaves it so."""
-    running.await_nodes(up=running.names)
-    yield running
-    running.await_nodes(up=running.names)
-    running.clear()
 
 
 @pytest.fixture(scope="module")

@@ -32,15 +32,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield started
 
 
-@pytest.fixture
-def here(running: Rig) -> Iterator[Rig]:
-    """Return it without a job, with all nodes up; each test leaves it so."""
-    running.await_nodes(up=running.names)
-    yield running
-    running.await_nodes(up=running.names)
-    running.clear()
-
-
 def where(rig: Rig, number: int) -> list[str]:
     """Return the hosts that the ranks of a ring were on."""
     return [line.split()[-1] for line in rig.output(number).splitlines() if " was on " in line]

@@ -274,6 +274,13 @@ class FakeCluster:
         self.send()
         return job
 
+    def submit_and_settle(self, spec: Spec) -> Job:
+        """Submit a job, and let everything happen that follows from it. Raises SchedulerError if it is refused."""
+        job = self.cluster.submit(spec, ANN, self.now)
+        self.send()
+        self.settle()
+        return job
+
     def turn(self, seconds: float = 0.0) -> None:
         """Let time pass, and do what is due."""
         self.now += seconds

@@ -68,7 +68,7 @@ def sized(spec: Spec, nodes: Iterable[Node], policy: Policy) -> Spec:
 
 
 def _check_adaptive(spec: Spec) -> None:
-    """Raise SchedulerError for a job with a range whose ranks mpirun does not start, or that may not be resized."""
+    """Raise SchedulerError for a job with a range that mpirun does not start, or that may not be resized."""
     if spec.script or spec.terminal:
         what = "a script" if spec.script else "an interactive program"
         msg = (

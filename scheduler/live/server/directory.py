@@ -112,7 +112,7 @@ class Directory:
         self.homes, self.present, self._last = dict(sorted(numbers.items())), present, max(names, default=0)
 
     def announce(self, leads: Sequence[str]) -> None:
-        """Let others know that this scheduler is present, and which home partitions it leads."""
+        """Announce to the others that this scheduler is present, and which home partitions it leads."""
         if self._lease is None or self._lease.is_over:
             self._lease, self._leads = Lease(self.etcd, self._seconds), None
         if self._leads != tuple(leads):

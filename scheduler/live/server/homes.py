@@ -55,7 +55,7 @@ class Scheduler(Protocol):
         """Answer an order of a user. Raises ControlError."""
 
     def close(self) -> None:
-        """Let another scheduler lead."""
+        """Give up the lease, so that another scheduler can lead."""
 
 
 S = TypeVar("S", bound=Scheduler)
@@ -161,7 +161,7 @@ class Homes(Generic[S]):
             self._turn_away(said.peer, message.home)
 
     def _turn_away(self, peer: Peer, home: str) -> None:
-        """Answer an agent whose home partition is not led here."""
+        """Refer an agent to the scheduler that leads its home partition."""
         try:
             reason = f"{self._where(home)}."
         except ControlError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prefix below which a cluster has its keys in etcd: the key `about` says whose it is, and how it is laid out."""
+"""The prefix below which a cluster has its keys in etcd: the key `about` names the cluster and the layout."""
 
 from __future__ import annotations
 

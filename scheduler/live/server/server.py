@@ -81,7 +81,7 @@ class Shared(NamedTuple):
 
 
 class Server:
-    """A scheduler in its `folder`, whose queue is there or in `rows`.
+    """A scheduler in its `folder`, with its queue there or in `rows`.
 
     With a `directory` it also leads home partitions that have no scheduler of their own, for each of which there is
     another object with the same `shared`. Raises SchedulerError or ControlError if it cannot start.
@@ -386,7 +386,7 @@ class Server:
         self._desk.send(name, message)
 
     def receive(self, said: AgentMessage) -> None:
-        """Handle a message of an agent, which has to wait if this scheduler does."""
+        """Handle a message of an agent; turn it away while this scheduler waits."""
         if self.waiting:
             self._turn_away(said)
         else:
@@ -438,7 +438,7 @@ class Server:
     # --- users ----------------------------------------------------------------------------------------------------
 
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
-        """Answer an order of a user, who has to wait if this scheduler does. Raises ControlError with a sentence."""
+        """Answer an order of a user; refuse it while this scheduler waits. Raises ControlError with a sentence."""
         if self.waiting:
             self.waiting.refuse(order, caller)
         return self._answer(order, caller)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from drom.agent.execution.protocol import CONTAINER, PROGRAM
+from drom.scheduler.live.accounting import entries_of
 from drom.scheduler.live.cluster.jobs import FINAL
 from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.testbed.local import agents, scheduler
@@ -232,14 +233,14 @@ def _row(name: str, told: dict[str, Any], ended: dict[str, Any], window: tuple[f
     """Return the result of a run: `told` is its history at the last submission, `ended` that at its end."""
     whole = NODES * (window[1] - window[0])
     regular = {job["job"]: job["ended"] - job["submitted"] for job in ended["jobs"] if not job["saving"]}
-    histories = _by_job(told)
+    histories = entries_of(told)
     ours = [entries for job, entries in histories.items() if job in regular]
     fillers = [entries for job, entries in histories.items() if job not in regular]
     held = [_held(_stays(ours, "started"), window), _held(_stays(fillers, "placed"), window)]
     saves = [entry["detail"]["seconds"] for entries in fillers for entry in entries if entry["what"] == "saved"]
     restores = [seconds for entries in fillers for seconds in _restores(entries)]
     moves = sum(map(_moves, fillers))
-    waits = [_waits(entries) for job, entries in _by_job(ended).items() if job in regular]
+    waits = [_waits(entries) for job, entries in entries_of(ended).items() if job in regular]
     return LiveRow(
         name,
         held[0] / whole,
@@ -254,13 +255,6 @@ def _row(name: str, told: dict[str, Any], ended: dict[str, Any], window: tuple[f
         statistics.median(saves) if saves else 0.0,
         statistics.median(restores) if restores else 0.0,
     )
-
-
-def _by_job(told: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {job["job"]: [] for job in told["jobs"]}
-    for entry in told["entries"]:
-        found[entry["job"]].append(entry)
-    return found
 
 
 def _stays(histories: Sequence[Sequence[dict[str, Any]]], first: str) -> list[Stay]:

@@ -41,10 +41,7 @@ def cluster(folder: Path, gaps: Gaps | None = None, nodes: int = 2) -> FakeClust
 
 def submit(here: FakeCluster, asked: Spec) -> Job:
     """Submit a job and let everything happen that follows from it."""
-    job = here.cluster.submit(asked, ANN, here.now)
-    here.send()
-    here.settle()
-    return job
+    return here.submit_and_settle(asked)
 
 
 def works(here: FakeCluster, job: Job, work: int) -> None:

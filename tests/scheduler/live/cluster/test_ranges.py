@@ -13,7 +13,7 @@ from drom.scheduler.live.cluster import explain
 from drom.scheduler.live.cluster.launch import mpi_command
 from drom.scheduler.live.cluster.spec import Spec
 
-from tests.support.fake_cluster import ANN, FakeCluster, Size
+from tests.support.fake_cluster import FakeCluster, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +36,7 @@ def here(tmp_path: Path) -> Iterator[FakeCluster]:
 
 def submitted(here: FakeCluster, **asked: object) -> Job:
     """Submit a job of a minute, and let it start if it can."""
-    spec = Spec(**{"command": ("heat",), "folder": "/", "time": 60, **asked})  # type: ignore[arg-type]
-    job = here.cluster.submit(spec, ANN, here.now)
-    here.send()
-    here.settle()
-    return job
+    return here.submit_and_settle(Spec(**{"command": ("heat",), "folder": "/", "time": 60, **asked}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import explain
 from drom.scheduler.live.cluster.spec import Spec
 
-from tests.support.fake_cluster import ANN, FakeCluster, Size
+from tests.support.fake_cluster import FakeCluster, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +35,7 @@ def here(tmp_path: Path) -> Iterator[FakeCluster]:
 
 def submitted(here: FakeCluster, **asked: object) -> Job:
     """Submit a job of a minute, and let it start if it can."""
-    spec = Spec(**{"command": ("true",), "folder": "/", "time": 60, **asked})  # type: ignore[arg-type]
-    job = here.cluster.submit(spec, ANN, here.now)
-    here.send()
-    here.settle()
-    return job
+    return here.submit_and_settle(Spec(**{"command": ("true",), "folder": "/", "time": 60, **asked}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
