@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from drom.scheduler.live.accounting import entries_of
 from drom.scheduler.live.cluster.jobs import FINAL
 from drom.workloads import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from drom.scheduler.interface import Ints
     from matplotlib.figure import Figure
@@ -29,14 +29,11 @@ class Course(NamedTuple):
     cores: Ints
 
 
-def courses(history: Mapping[str, Any]) -> list[Course]:
+def courses(history: dict[str, Any]) -> list[Course]:
     """Return the course of each job in a scheduler's answer to `history`, from the first submission on."""
     begin = min(job["submitted"] for job in history["jobs"])
     count = round((history["time"] - begin) / EACH) + 1
-    entries = defaultdict(list)
-    for entry in history["entries"]:
-        entries[entry["job"]].append(entry)
-    found = []
+    entries, found = entries_of(history), list[Course]()
     for job in history["jobs"]:
         cores, held = np.zeros(count, np.int64), dict[str, int]()
         for entry in entries[job["job"]]:
