@@ -122,9 +122,12 @@ static const char *prepare(const struct instructions *want, pid_t parent)
     return NULL;
 }
 
-struct failure become_program(const struct instructions *want, pid_t parent)
+struct failure become_program(const struct instructions *want, pid_t parent, int words)
 {
+    const struct failure none = {0};
     const char *failed = prepare(want, parent);
+    if (!failed && write(words, &none, sizeof none) < 0)
+        failed = "process";
     if (!failed) {
         environ = want->envp; /* whose PATH it is that counts */
         execvp(want->argv[0], want->argv);

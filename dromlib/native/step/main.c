@@ -47,27 +47,28 @@ static pid_t failed(const char *what, struct failure *failure)
     return -1;
 }
 
-/* Start the program; return its pid, or -1 and why not. One that is killed before it runs has started. */
-static pid_t start(const struct instructions *instructions, struct failure *failure)
+/* Start the program; return its pid, or -1 and why not. One that is killed before it runs has not `begun`. */
+static pid_t start(const struct instructions *instructions, bool *begun, struct failure *failure)
 {
     pid_t parent = getpid();
-    int words[2]; /* the child's last: the end of file once the program runs */
+    int words[2]; /* the child's: no failure when it is about to run the program, and the end of file once that runs */
     if (pipe2(words, O_CLOEXEC) < 0)
         return failed("process", failure);
     pid_t child = fork();
     if (child == 0) {
-        *failure = become_program(instructions, parent);
+        *failure = become_program(instructions, parent, words[1]);
         _exit(write(words[1], failure, sizeof *failure) < 0 ? 126 : 127);
     }
     if (child < 0)
         return failed("process", failure);
     close(words[1]);
-    ssize_t got;
-    do
-        got = read(words[0], failure, sizeof *failure);
-    while (got < 0 && errno == EINTR);
+    bool fails = *begun = false;
+    while (read(words[0], failure, sizeof *failure) > 0) { /* no signal interrupts it: all are blocked */
+        fails = *failure->what;
+        *begun = !fails;
+    }
     close(words[0]);
-    if (got <= 0)
+    if (!fails)
         return child;
     outlive(child);
     return -1;
@@ -85,6 +86,7 @@ int main(int argc, char **argv)
 {
     struct instructions instructions;
     struct failure failure;
+    bool begun = false;
     sigset_t all;
     int fds[3];
     if (argc == 2 && strcmp(argv[1], "hold") == 0)
@@ -104,13 +106,15 @@ int main(int argc, char **argv)
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 || chdir("/") < 0 || !read_instructions(&instructions, fds[0]))
         return EXIT_USAGE;
     close(fds[0]);
-    pid_t child = record_pid(folder, getpid()) ? start(&instructions, &failure) : failed("spool", &failure);
+    pid_t child = record_pid(folder, getpid()) ? start(&instructions, &begun, &failure) : failed("spool", &failure);
     if (child < 0) {
         record_refusal(folder, started, &failure);
         return EXIT_SUCCESS;
     }
-    record_pid(folder, child); /* without it only a new agent does not know the pid */
-    tell_started(started, child);
+    if (begun) {
+        record_pid(folder, child); /* without it only a new agent does not know the pid */
+        tell_started(started, child);
+    }
     int status = outlive(child);
     end_descendants();
     record_end(folder, started, status);

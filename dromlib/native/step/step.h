@@ -22,7 +22,7 @@ struct instructions {
     char **envp;
 };
 
-/* Why there is no program: the last thing tried, and its errno. */
+/* Why there is no program: the last thing tried, and its errno; or nothing. */
 struct failure {
     char what[12];
     int number;
@@ -31,13 +31,14 @@ struct failure {
 /* Read instructions from a descriptor. False: they are no such thing, or there is no memory. */
 bool read_instructions(struct instructions *instructions, int fd);
 
-/* In the child: become the user, open the streams, and run the program. Returns only when that fails. */
-struct failure become_program(const struct instructions *instructions, pid_t parent);
+/* In the child: become the user, open the streams, write to `words` that nothing has failed, and run the program. Returns
+ * only when that fails. */
+struct failure become_program(const struct instructions *instructions, pid_t parent, int words);
 
 /* End every process that is a descendant of this one, a subreaper, and wait for it. */
 void end_descendants(void);
 
-/* In the folder of an attempt: the pid of its keeper, and then of its program. False, with errno: it could not be written. */
+/* In the folder of an attempt: the pid of its keeper, and then of its program once that runs. False, with errno: it could not be written. */
 bool record_pid(int folder, pid_t pid);
 
 /* Likewise why there is no program, or how it ended (`status` as of waitpid); told to `agent` where it cannot be written. */

@@ -205,6 +205,7 @@ class Server:
         Raises SchedulerError if the policy cannot be compiled.
         """
         starting = self.waiting = Starting(self.policy)
+        self._report_health(manager)
         while self._running and not starting.is_over:
             self._take_turn(signals, manager)
         if self._running:
@@ -241,10 +242,13 @@ class Server:
             signals.dispatch()
         with self.lock:
             self.turn()
-        self.guard.run("service_manager", lambda: manager.heartbeat(at := time.monotonic(), self._status(at)))
+        self._report_health(manager)
         self.guard.settle()
         self.counts.store_messages = self.messages + (self._homes.messages if self._homes else 0)
         self.counts.take_turn(time.perf_counter() - begin[0], time.thread_time() - begin[1])
+
+    def _report_health(self, manager: ServiceManager) -> None:
+        self.guard.run("service_manager", lambda: manager.heartbeat(at := time.monotonic(), self._status(at)))
 
     @property
     def leads(self) -> bool:
