@@ -111,8 +111,9 @@ def test_a_filler_that_cannot_be_saved_makes_room_and_says_why(tmp_path: Path) -
 
 
 def _does_not_save_itself(here: Cluster) -> None:
-    filler = here.submit("--filler", "--checkpoint", "program", "--", "sh", "-c", "trap '' USR1; exec sleep 1000")
-    here.await_state(filler, "running")
+    ignores = "trap '' USR1; touch ignores; exec sleep 1000"
+    filler = here.submit("--filler", "--checkpoint", "program", "--", "sh", "-c", ignores)
+    wait_until((here.folder / "ignores").exists, lambda: here.log)
     _drive_away(here, filler)
     told = here.await_state(filler, "running")
     assert told["attempt"] == 2
