@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +32,12 @@ def tiny_tmpfs(folder: Path, options: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def folder_in_memory() -> TemporaryDirectory[str]:
+    """Return a folder for what is written through to its disk thousands of times, on none where that can be."""
+    memory = "/dev/shm"
+    return TemporaryDirectory(prefix="drom-test-", dir=memory if os.access(memory, os.W_OK) else None)
 
 
 def fill(file: Path) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import math
 import signal
-import tempfile
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, FakeNode, Size
+from tests.support.file_systems import folder_in_memory
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
@@ -1481,7 +1481,7 @@ class LiveCluster(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = folder_in_memory()
         self.here = FakeCluster(Path(self.folder.name), POLICY, NODES, self.cluster_settings)
         self.submitted: list[int] = []
         for node in self.here.nodes.values():
@@ -1625,7 +1625,7 @@ class DividedNodes(LiveCluster):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = folder_in_memory()
         self.here = FakeCluster(Path(self.folder.name), RESOURCES, NODES, self.cluster_settings, SIZES)
         self.submitted: list[int] = []
         for node in self.here.nodes.values():
@@ -1657,7 +1657,7 @@ class PooledNodes(LiveCluster):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = folder_in_memory()
         self.here = FakeCluster(Path(self.folder.name), POOLED, NODES, self.cluster_settings, SIZES)
         self.submitted: list[int] = []
         for node in self.here.nodes.values():
