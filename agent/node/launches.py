@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further launches of a job of a batch system: its steps and the programs of its script are ranks of one job. Pure.
+"""Ranks that a job gets later: those of further launches in its batch job, and those that were given up. Pure.
 
-A launch continues a job if its user gave both the same name, class, bounds and layout. Otherwise, and if it declares
-memory, it becomes a job of its own, beside the other one in the same batch job.
+The steps of a job of a batch system, and the programs of its script, are ranks of one job. A launch continues a job if
+its user gave both the same name, class, bounds and layout. Otherwise, and if it declares memory, it becomes a job of
+its own, beside the other one in the same batch job.
 """
 
 from __future__ import annotations
@@ -46,12 +47,44 @@ def add_ranks(transaction: Transaction, job: Job, arrival: Arrival, complete_by:
     The ranks share the job's cores. A job that has too few competes for its equal share. Ranks that have not arrived at
     `complete_by` (seconds of CLOCK_MONOTONIC) are dropped. Raises `Refused` if this node could never run the launch.
     """
-    plan, size = transaction.plan, max(1, arrival.size)
+    size, first = max(1, arrival.size), max(job.ranks, default=-1) + 1
+    if not _add(transaction, job, arrival, range(first, first + size)):
+        return None
+    job.first, job.session = first, arrival.session
+    if size > 1:
+        job.complete_by = complete_by
+    return replace(arrival, rank=first + arrival.rank, size=len(job.ranks))
+
+
+def job_that_gave_up(arrival: Arrival, plan: Plan) -> Job | None:
+    """Return the job with other ranks of an arrival's launch, which no longer has this one; None if there is none."""
+    if not arrival.session or arrival.memory:
+        return None
+    return next(
+        (
+            job
+            for job in plan.jobs.values()
+            if (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
+            and not job.reserved
+            and job.first + arrival.rank not in job.ranks
+        ),
+        None,
+    )
+
+
+def add_late_rank(transaction: Transaction, job: Job, arrival: Arrival) -> Arrival | None:
+    """Add a rank that has come late; return the arrival with its rank in the job, None if there is no room."""
+    rank = job.first + arrival.rank
+    return replace(arrival, rank=rank) if _add(transaction, job, arrival, [rank]) else None
+
+
+def _add(transaction: Transaction, job: Job, arrival: Arrival, ranks: Iterable[int]) -> bool:
+    """Add ranks to a job, which may then be able to use more; return False, and change nothing, if there is no room."""
+    plan = transaction.plan
     _, most = bounds(arrival, plan)
-    first = max(job.ranks, default=-1) + 1
-    new = dict.fromkeys(range(first, first + size))
+    new = dict.fromkeys(ranks)
     before = (job.ranks, job.fences, job.fence, job.task_max)
-    job.ranks = job.ranks | new
+    job.ranks = dict(sorted((job.ranks | new).items()))
     job.fence = job.fence and arrival.batch_fence and job.fence | arrival.batch_fence
     if arrival.fence != job.fence:
         job.fences = job.fences | dict.fromkeys(new, arrival.fence)
@@ -60,12 +93,9 @@ def add_ranks(transaction: Transaction, job: Job, arrival: Arrival, complete_by:
     if not _is_placed(transaction, job):
         job.ranks, job.fences, job.fence, job.task_max = before
         plan.touch(job)
-        return None
-    job.first, job.session = first, arrival.session
-    if size > 1:
-        job.complete_by = complete_by
-    hand_out(transaction, "arrival")  # it may be able to use more
-    return replace(arrival, rank=first + arrival.rank, size=len(job.ranks))
+        return False
+    hand_out(transaction, "arrival")
+    return True
 
 
 def _is_placed(transaction: Transaction, job: Job) -> bool:

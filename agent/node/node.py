@@ -46,8 +46,8 @@ class Node:
 
     `cores` are the cores to hand out, or CPU masks in one socket; `place` is the distribution kernel.
     `grace` is how long a program may take to apply a grant before the agent binds it; `complete_within` is how long
-    cores are kept for ranks of a job that have not arrived (seconds). `memory` is the node's (bytes, 0: unknown).
-    `layout` is the layout of jobs that request none.
+    cores are kept for ranks of a job that have not arrived, from the last one that has (seconds). `memory` is the
+    node's (bytes, 0: unknown). `layout` is the layout of jobs that request none.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Node:
             job, arrival = reserved, self.reservations.rank_in(reserved, arrival, now)
         else:
             job, arrival = self._job_for(arrival, now)
-        task = self._register(job, arrival)
+        task = self._register(job, arrival, now)
         transaction = Transaction(self.plan, Event("arrival", job.name, now))
         admission.admit_waiting(transaction.within(area_of(job, self.plan)))
         if job.waits and (host := self._host_of(arrival)):
@@ -115,6 +115,10 @@ class Node:
         """Return the job of which an arriving task is a rank, and the arrival with its rank in that."""
         if job := self._job_to_join(arrival):
             return job, replace(arrival, rank=job.first + arrival.rank)
+        if gave_up := launches.job_that_gave_up(arrival, self.plan):
+            transaction = Transaction(self.plan, Event("arrival", gave_up.name, now))
+            if added := launches.add_late_rank(transaction, gave_up, arrival):
+                return gave_up, added
         if continued := launches.job_continued_by(arrival, self.plan):
             transaction = Transaction(self.plan, Event("arrival", continued.name, now))
             if added := launches.add_ranks(transaction, continued, arrival, now + self.complete_within):
@@ -175,12 +179,14 @@ class Node:
         self.jobs[job.name] = job
         return job
 
-    def _register(self, job: Job, arrival: Arrival) -> Task:
+    def _register(self, job: Job, arrival: Arrival, now: float) -> Task:
         task = self.grants.take_slot(job, arrival)
         job.ranks[arrival.rank] = task
         self.plan.touch(job)
         if None not in job.ranks.values():
             job.complete_by = None
+        elif job.complete_by is not None:
+            job.complete_by = now + self.complete_within
         return task
 
     def ended(self, slot: int, now: float) -> list[Action]:
@@ -368,14 +374,13 @@ class Node:
         that were in progress are carried out again as far as possible. Jobs of a scheduler are `reserved` again first.
         """
         self.plan.arrivals = arrivals
-        tasks, reserved = list(tasks), list(reserved)
-        rests = {reservation.name for reservation in reserved if reservation.rests}
+        tasks, wanted = list(tasks), {reservation.name: reservation for reservation in reserved}
         transaction = Transaction(self.plan, Event("start", "", now))
         pins = {}
         for task, described in tasks:
             job = self.jobs.setdefault(described.name, described)
             task.arrival = self._fenced(task.arrival)
-            job.batch_job, job.rests = task.arrival.batch_job, job.name in rests
+            job.batch_job, job.rests = task.arrival.batch_job, job.name in wanted and wanted[job.name].rests
             job.ranks[task.rank] = task
             self.grants.adopt(task)
             self._reports.mark(task.slot)
@@ -392,9 +397,11 @@ class Node:
             if job.cores:  # CPUs may have gone, and no job made room for the loss
                 job.task_min = min(job.task_min, *(self.cores.count(mask) for mask in job.targets.values() if mask))
             admission.adopt_late_ranks(transaction, job)
+            if job.name in wanted:  # its tasks may have come when it had other ranks
+                job.memory = wanted[job.name].memory // len(job.ranks)
             if job.cores and self.plan.rules.residence:
                 job.rest_until = now + self.plan.rules.residence  # a new agent is no reason to resize a job
-        for reservation in reserved:
+        for reservation in wanted.values():
             kind = "order" if reservation.name in self.jobs else "arrival"
             transaction = Transaction(self.plan, Event(kind, reservation.name, now))
             with suppress(Refused):

@@ -535,13 +535,35 @@ class TestRanks:
         stage.settle()
         assert (first.granted, stage.node.next_deadline()) == (0xFF, None)
 
-    def test_a_rank_that_comes_too_late_is_a_new_job(self, stage: Stage) -> None:
-        """Its place has been given away."""
-        stage.arrive("mpi", session=9, size=2)
+    def test_ranks_that_come_slowly_are_awaited(self, stage: Stage) -> None:
+        """Each has its time from the one before on, as a launch of many takes long on a busy node."""
+        for rank in range(4):
+            stage.arrive("mpi", session=9, rank=rank, size=4)
+            stage.settle()
+            assert stage.tick(1.5) == []
+
+        assert (stage.counts, stage.node.next_deadline()) == ({"mpi": 8}, None)
+
+    def test_a_rank_that_comes_too_late_gets_its_place_back(self, stage: Stage) -> None:
+        """From the others, which had it meanwhile: all ranks of a launch are one job."""
+        first = stage.arrive("mpi", session=9, size=2, max_cpus=8)
         stage.tick(3.0)
         stage.settle()
+        late = stage.arrive("mpi", session=9, rank=1, size=2, max_cpus=8)
+        stage.settle()
 
-        assert stage.arrive("mpi", session=9, rank=1, size=2).job == "mpi.2"
+        assert (late.job, late.rank) == ("mpi", 1)
+        assert (first.granted.bit_count(), late.granted.bit_count()) == (4, 4)
+
+    def test_a_rank_that_comes_too_late_is_a_new_job_where_there_is_no_room(self, stage: Stage) -> None:
+        """It waits for cores of its own."""
+        stage.arrive("mpi", session=9, size=2, min_cpus=4, max_cpus=4)
+        stage.tick(3.0)
+        stage.settle()
+        stage.arrive("other", min_cpus=4, max_cpus=4, job_class="rigid")
+        stage.settle()
+
+        assert stage.arrive("mpi", session=9, rank=1, size=2, min_cpus=4, max_cpus=4).job == "mpi.2"
 
     def test_a_rank_that_ends_leaves_its_cores_to_the_job(self, stage: Stage) -> None:
         """The cores of one rank return to their owner: the other one."""

@@ -74,3 +74,21 @@ def test_who_has_no_cores_is_not_held_at_a_number(tmp_path: Path) -> None:
 
     assert (world.node.jobs[wanted.name].cores, world.node.jobs[wanted.name].hold) == (0, None)
     world.close()
+
+
+def test_memory_is_that_of_the_job_however_many_tasks_it_has_got(tmp_path: Path) -> None:
+    """A second program of a scheduler's job does not take the memory of another one, which has no program yet."""
+    world = World(tmp_path, make_node(EIGHT, capacity=CAPACITY, memory=10))
+    for wanted in (Reservation("drom-1", 1, 1, 1, memory=6), Reservation("drom-2", 1, 2, 2, memory=4)):
+        world.reserved[wanted.name] = wanted
+        world.do(world.node.reservations.reserve(wanted, NOW), NOW)
+    for pid in (1, 2):
+        arrive(world, pid, name="drom-2")
+
+    world.restart(NOW, SiteRules())
+
+    assert {name: (job.declared, len(job.ranks)) for name, job in world.node.jobs.items()} == {
+        "drom-1": (6, 1),
+        "drom-2": (4, 2),
+    }
+    world.close()
