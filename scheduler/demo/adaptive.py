@@ -16,7 +16,7 @@ from drom.scheduler.demo import report, story
 from drom.scheduler.demo.adaptive_story import courses, digits, picture
 from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL
 from drom.scheduler.testbed import namespaces
-from drom.scheduler.testbed.cluster import HEAD, Cluster, build_shared_work, why_no_mpi
+from drom.scheduler.testbed.cluster import HEAD, Cluster, build_adaptive, why_no_mpi
 from drom.workloads.errors import WorkloadError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _run(out: Path, *, as_json: bool) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="drom-adaptive-") as folder,
         Cluster(Path(folder) / "c", "--policy", "equipartition", nodes=NODES, cores=CORES) as cluster,
     ):
-        play = _Play(cluster, build_shared_work(Path(folder)), lambda line: paper.write(f"{line}\n"))
+        play = _Play(cluster, build_adaptive(Path(folder), "shared_work"), lambda line: paper.write(f"{line}\n"))
         history = play.run()
     shown = courses(history)
     paper.heading("Who had how many cores")

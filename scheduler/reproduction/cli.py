@@ -27,6 +27,7 @@ app = typer.Typer(help="Repeat the experiments of a paper, and print the results
 
 _WORKLOADS = range(1, 6)
 _WITH_LOG = (3, 4)
+_ADAPTIVE_PARTS = ("changes", "residual", "cluster")
 
 
 @app.command("sd-policy")
@@ -112,13 +113,24 @@ def adaptive(
         float,
         typer.Option(metavar="SECONDS", min=0, max=3600, help="The additional cost of each change of processors."),
     ] = 0.0,
-    live: Annotated[bool, typer.Option("--live", help="Run a real scheduler with emulated nodes.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Run a real scheduler, agents and MPI programs on this machine.")
+    ] = False,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="Live: changes, residual, cluster; default: these, which takes an hour."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the experiments on adaptive jobs (CCGRID 2002): response and utilisation over the load, and contracts."""
+    parts = list(dict.fromkeys(part or _ADAPTIVE_PARTS))
+    if wrong := sorted({*parts} - {*_ADAPTIVE_PARTS}):
+        raise typer.BadParameter(f"{wrong[0]!r} is none of {', '.join(_ADAPTIVE_PARTS)}.", param_hint="--part")
     if live:
-        _adaptive_live(out, seed, as_json=json)
+        _adaptive_live(out, seed, parts, as_json=json)
         return
+    if part:
+        raise typer.BadParameter("simulations have no parts: omit it, or add --live.", param_hint="--part")
     from drom.scheduler.analysis.results import make_folder, write_value
     from drom.scheduler.reproduction.adaptive.contracts import levels
     from drom.scheduler.reproduction.adaptive.experiment import points
@@ -136,19 +148,21 @@ def adaptive(
         _try_to_draw(lambda: draw(found, bound, out))
 
 
-def _adaptive_live(out: Path | None, seed: int, *, as_json: bool) -> None:
-    """Run the paper's experiment on a cluster with a real scheduler, and print it beside simulations."""
+def _adaptive_live(out: Path | None, seed: int, parts: list[str], *, as_json: bool) -> None:
+    """Run experiments of the paper with real programs and a real scheduler, and print and write the results."""
     from drom.scheduler.analysis.results import make_folder, write_value
-    from drom.scheduler.reproduction.adaptive.live import lines, run_all, to_json
+    from drom.scheduler.reproduction.adaptive import live_parts
 
     if out is not None:
         make_folder(out)
+    live_parts.check(parts)
     with all_or_nothing("running") as bar:
-        found = run_all(seed, bar.show)
-    told = to_json(found, seed)
-    typer.echo(json_text(told) if as_json else "\n".join(lines(found)))
+        found = live_parts.run(parts, seed, bar.show)
+    told = found.to_json()
+    typer.echo(json_text(told) if as_json else "\n".join(found.lines()).rstrip())
     if out is not None:
         write_value(told, out / "adaptive-live.json")
+        _try_to_draw(lambda: found.draw(out))
 
 
 @app.command("gapfill")

@@ -224,9 +224,12 @@ def build_ring(folder: Path) -> Path:
     return _build(folder, Path(__file__).with_name("ring.c"))
 
 
-def build_shared_work(folder: Path) -> Path:
-    """Compile `shared_work.c`, an adaptive program, in a folder and return it. Raises `MachineError`."""
-    return _build(folder, Path(__file__).with_name("shared_work.c"), native.include_dir() / "drom_mpi.c")
+def build_adaptive(folder: Path, name: str) -> Path:
+    """Compile an adaptive program in a folder and return it: `migration`, `shared_work` or `steps`, see there.
+
+    Raises `MachineError`.
+    """
+    return _build(folder, Path(__file__).with_name(f"{name}.c"), native.include_dir() / "drom_mpi.c")
 
 
 def _build(folder: Path, source: Path, *others: Path) -> Path:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.spec import Spec
 
 
-_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """Open MPI refuses to run as root without these variables; root has confirmed that by submitting the job."""
 
 
@@ -37,7 +37,7 @@ def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -
         gid=job.user.gid,
         user=job.user.name,
         argv=mpi_command(job) if mode == "launch" else spec.command,
-        env=spec.environment | (_AS_ROOT if job.user.uid == 0 else {}) | _of_array(job),
+        env=spec.environment | (AS_ROOT if job.user.uid == 0 else {}) | _of_array(job),
         cwd=spec.folder,
         mode=mode,
         job_class=spec.job_class,

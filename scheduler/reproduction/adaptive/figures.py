@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from drom.scheduler.analysis.estimates import Estimate
     from drom.scheduler.reproduction.adaptive.contracts import Level
+    from drom.scheduler.reproduction.adaptive.residual import Outcome
     from matplotlib.figure import Figure
 
 FIGURES = {
@@ -104,6 +105,24 @@ def draw(found: Sequence[Point], bound: Sequence[Level], folder: Path) -> None:
         curves = {name: [level.levels[name] for level in found_here] for name in contracts.POLICIES}
         figure = _figure(f"Contracts, {contracts.COUNT:,} jobs", words, curves)
         plots.write_picture(figure, folder / f"contracts-{metric}.png")
+
+
+def draw_course(found: Outcome, folder: Path) -> None:
+    """Write course.png, with SVG and numbers beside it: Figures 3 to 5. Raises WorkloadError without matplotlib."""
+    figure = blank(7, 4.5, "Figures 3 to 5: an adaptive job that loses half of its cores for a while")
+    above, below = figure.subplots(2, sharex=True)
+    at = [sample.at for sample in found.course]
+    rates = [sample.rate for sample in found.course]
+    above.plot(at, rates, color=COLOURS[0])
+    record(above, "job", at, rates)
+    name_axes(above, f"{found.cores} cores, half of them, and all again", "", "steps/s")
+    resting = [(sample.at, 100 * sample.resting) for sample in found.course if sample.resting is not None]
+    below.plot(*zip(*resting, strict=True), color=COLOURS[1])
+    record(below, "resting rank", *zip(*resting, strict=True))
+    name_axes(below, "ranks that rest", "time, s", "CPU time of each, %")
+    for axes in (above, below):
+        axes.set_ylim(bottom=0)
+    plots.write_picture(figure, folder / "course.png")
 
 
 def _figure(title: str, words: str, curves: Mapping[str, list[Estimate]], *, logarithmic: bool = False) -> Figure:

@@ -184,11 +184,11 @@ def lines(found: dict[Task, Outcome]) -> Iterator[str]:
     yield from table(heads, rows, "> " + ">" * 5)
 
 
-def to_json(found: dict[Task, Outcome], seed: int) -> dict[str, Any]:
+def to_json(found: dict[Task, Outcome]) -> dict[str, Any]:
     """Return all results as JSON values."""
     rows = [
         {"load": load, "metric": metric} | {name: one._asdict() for name, one in told.items()}
         for load, metric, told in levels(found)
     ]
     runs = [task._asdict() | outcome._asdict() for task, outcome in found.items()]
-    return {"schema_version": 1, "seed": seed, "nodes": NODES, "cores": CORES, "levels": rows, "runs": runs}
+    return {"nodes": NODES, "cores": CORES, "levels": rows, "runs": runs}

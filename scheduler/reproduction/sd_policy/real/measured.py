@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from drom.agent.testbed.agent_process import clean_environment
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.launch import AS_ROOT
 from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, ROLES
 
 from dromlib import native
 
 REPEATS = 3
 POWERCAP = Path("/sys/class/powercap")
-_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 class WorkModel(NamedTuple):
@@ -54,7 +54,7 @@ def calibrate() -> dict[str, WorkModel]:
 
 def _seconds(application: str, units: int, threads: int) -> float:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-    about: dict[str, Any] = clean_environment() | ENVIRONMENT | _AS_ROOT | dict.fromkeys(names, str(threads))
+    about: dict[str, Any] = clean_environment() | ENVIRONMENT | AS_ROOT | dict.fromkeys(names, str(threads))
     took = []
     for _ in range(REPEATS):
         begin = time.monotonic()

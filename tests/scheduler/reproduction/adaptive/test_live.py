@@ -8,6 +8,8 @@ from threading import Event
 import pytest
 from drom.scheduler.reproduction.adaptive.live import Outcome, Task, levels, lines, run, to_json
 
+from tests.support.commands import drom
+
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
@@ -34,4 +36,12 @@ def test_results_as_lines_and_as_json() -> None:
     assert (told["rigid"].mean, told["adaptive, simulated"].mean) == (101.5, 60.5)
     assert used["adaptive"].mean == pytest.approx(0.6)
     assert len(list(lines(runs))) == 3
-    assert len(to_json(runs, 1)["runs"]) == 4
+    assert len(to_json(runs)["runs"]) == 4
+
+
+def test_a_part_that_is_none() -> None:
+    """One sentence, before anything runs."""
+    wrong = drom("reproduce", "adaptive", "--live", "--part", "table", code=2)[1]
+    assert "'table' is none of changes, residual, cluster" in wrong
+    wrong = drom("reproduce", "adaptive", "--part", "changes", code=2)[1]
+    assert "simulations have no parts: omit it, or add --live" in wrong
