@@ -298,8 +298,12 @@ class Slurm:
         """Return the CPUs that the agent leaves to jobs of Slurm that run no program under drom."""
         return str(self._order("ps")["foreign"])
 
-    def _order(self, name: str) -> Any:
-        return client.order(self._within(self.folder / "agent" / "run"), name)
+    def resize(self, job: str, cpus: int | None) -> None:
+        """Order a job onto so many CPUs, or let the agent decide again."""
+        self._order("resize", job=job, cpus=cpus)
+
+    def _order(self, name: str, **fields: object) -> Any:
+        return client.order(self._within(self.folder / "agent" / "run"), name, **fields)
 
     def _within(self, path: Path) -> Path:
         """Return a path of the node as it is seen from here."""
