@@ -43,8 +43,8 @@ LOADS = (0.3, 0.6, 0.9)
 SEEDS = 4
 COUNT = 50
 """Jobs of a run."""
-COMPRESSION = 50.0
-AT_ONCE = 6
+COMPRESSION = 10.0
+AT_ONCE = 8
 """Runs at once: they hardly use a CPU."""
 LOOK = 0.2
 """Seconds between two checks of what does not signal."""
