@@ -302,7 +302,7 @@ class Slurm:
         """Order a job onto so many CPUs, or let the agent decide again."""
         self._order("resize", job=job, cpus=cpus)
 
-    def _order(self, name: str, **fields: object) -> Any:
+    def _order(self, name: str, **fields: Any) -> Any:
         return client.order(self._within(self.folder / "agent" / "run"), name, **fields)
 
     def _within(self, path: Path) -> Path:
