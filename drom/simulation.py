@@ -159,6 +159,7 @@ def simulate(
     contracts: Mapping[str, float] | FileName | None = None,
     failures: Mapping[str, float | str] | None = None,
     sleep: Mapping[str, float] | None = None,
+    speed: Mapping[float, str] | None = None,
     rule: Mapping[str, str] | None = None,
     seed: int = 1,
     progress: bool = True,
@@ -183,6 +184,7 @@ def simulate(
         contracts: Deadlines and pay-off: a table, or parameters to draw them, such as `{"tight": 2}`.
         failures: Failures of nodes, such as `{"rate": 0.5}` for each node and year, or `{"trace": "failures.csv"}`.
         sleep: When nodes are turned off without jobs, such as `{"after": 600, "wake": 120}`, in seconds.
+        speed: Nodes of another speed than 1, such as `{0.8: "64-95"}`.
         rule: Cleaning rules, such as `{"larger": "drop"}`.
         seed: The seed for classes, ranges, contracts and failures.
         progress: Whether a long simulation shows its progress, in a notebook or on a terminal.
@@ -206,6 +208,7 @@ def simulate(
         index(seed),
         failures=choices_of(failures),
         sleep=choices_of(sleep),
+        speed=choices_of(speed),
     )
     if fault := setup.fault(chosen):
         raise SchedulerError(fault)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from drom.scheduler.engine.state import JOB, MOST, is_pool
+from drom.scheduler.engine.state import JOB, MOST, SPEED_UNIT, is_pool
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import ENDED, HARD, NEVER, PAYOFF, SOFT
 from drom.scheduler.policies.pool_math import worth
@@ -36,7 +36,8 @@ def shortest_times(run: Simulation) -> Ints:
     """Return the seconds that each job takes with the most it may ever have; at its limit it ends with work left."""
     world = run.world
     if not is_pool(world):
-        return np.minimum(world.run, world.jobs.limit)
+        fastest = int(world.node_speed.max(initial=SPEED_UNIT))
+        return np.asarray(np.minimum(-(-world.run * SPEED_UNIT // fastest), world.jobs.limit), np.int64)
     most = world.jobs.most.copy()
     np.maximum.at(most, world.phases[:-1, JOB], world.phases[:-1, MOST])
     return np.asarray(-(-world.run * world.speed[world.jobs.nodes] // world.speed[most]), np.int64)

@@ -5,7 +5,8 @@ Metrics count jobs that have ended. Times are in seconds. A slowdown is the resp
 resources, of at least 1 s; a bounded slowdown is at least 1 and takes run times below 10 s as 10 s; fairness is over
 means of that, by size and by user. A job ended by its limit counts for the work that it did. Makespan is from the
 first submission to the last end. Utilisation is the work done, node utilisation the time that nodes have jobs, both
-over the capacity of the machine in the makespan, or up to the last event of a partial run. A malleable start is one on
+over the capacity of the machine in the makespan, or up to the last event of a partial run; the speed of nodes counts
+for the capacity of work alone. A malleable start is one on
 part of each node's cores; a mate is a job that gave up cores; a reconfiguration is a change of the speed of a running
 job that got or lost cores.
 
@@ -32,6 +33,7 @@ from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done, has
 from drom.scheduler.engine.state import BUSY, EVENTS, RESIZES
 from drom.scheduler.interface import ENDED
 from drom.scheduler.simulator import failures, sleep
+from drom.scheduler.simulator.speeds import mean_speed
 from drom.workloads.classes import JobClass
 
 if TYPE_CHECKING:
@@ -77,17 +79,26 @@ def metrics(run: Simulation, power: Power) -> dict[str, Any]:
     """
     machine, s = (run.machine.nodes, run.machine.cores), run.world.scalars
     busy, resizes = int(s[BUSY]), int(s[RESIZES])
-    off = sleep.off_seconds(run.world)
-    return metrics_of(columns(run), machine, run.work.user, busy, run.now, resizes, power_of(run, power), off)
+    off, speed = sleep.off_seconds(run.world), mean_speed(run.world.node_speed)
+    return metrics_of(columns(run), machine, run.work.user, busy, run.now, resizes, power_of(run, power), off, speed)
 
 
 def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
-    table: Table, machine: tuple[int, int], user: Ints, busy: int, until: int, resizes: int, power: Power, off: int = 0
+    table: Table,
+    machine: tuple[int, int],
+    user: Ints,
+    busy: int,
+    until: int,
+    resizes: int,
+    power: Power,
+    off: int = 0,
+    speed: float = 1.0,
 ) -> dict[str, Any]:
     """Return the same metrics for a table of jobs; `machine` has the number of nodes and of cores per node.
 
     `user` are the users of the jobs as numbers, `busy` the node-seconds with a job on the node up to the second
-    `until`, `resizes` the number of changes of running jobs, `off` the node-seconds for which nodes were off.
+    `until`, `resizes` the number of changes of running jobs, `off` the node-seconds for which nodes were off, `speed`
+    the mean speed of nodes.
     """
     nodes, cores = machine
     counts = {
@@ -112,7 +123,7 @@ def metrics_of(  # noqa: PLR0917 - what a table of jobs does not say
         float(bounded.mean()),
         fairness(bounded, size_classes(table["cores"][ended])),
         fairness(bounded, user[ended]),
-        core_seconds / (nodes * cores * span),
+        core_seconds / (nodes * cores * speed * span),
         busy / (nodes * span),
         power.idle * nodes * span + (power.peak - power.idle) * busy + (power.off - power.idle) * off,
     )

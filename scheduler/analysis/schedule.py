@@ -7,6 +7,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from drom.scheduler.engine.node_shares import work_unit
 from drom.scheduler.engine.state import CORES, UNLIMITED
 from drom.scheduler.interface import ENDED, FUTURE, NOBODY, RUNNING, WAITING
 from drom.scheduler.simulator.failures import lost_jobs
@@ -123,7 +124,7 @@ def done(run: Simulation) -> Ints:
     A second that it had only begun does not count.
     """
     world, jobs = run.world, run.world.jobs
-    full = world.speed[jobs.nodes] if len(world.speed) else jobs.nodes * world.scalars[CORES]
+    full = world.speed[jobs.nodes] if len(world.speed) else jobs.nodes * world.scalars[CORES] * work_unit(world)
     undone = -(-np.maximum(world.left, 0) // full)
     return np.where(jobs.state == ENDED, world.run - undone, world.run).astype(np.int64)
 

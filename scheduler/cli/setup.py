@@ -15,6 +15,7 @@ from drom.scheduler.simulator.failures import outages_of
 from drom.scheduler.simulator.partitions import parse_partitions
 from drom.scheduler.simulator.simulation import GUIDED, Machine, Simulation
 from drom.scheduler.simulator.sleep import parse_sleep
+from drom.scheduler.simulator.speeds import parse_speeds
 from drom.workloads import cleaning
 from drom.workloads.classes import Shares, classes, parse_shares
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
     from drom.workloads.cleaning import CleaningReport
     from drom.workloads.workload import Workload
+
+
+FOR_EQUAL_NODES = ("recompute", "feedback")
+"""Parameters of policies that count what jobs lost in core-seconds of equal nodes."""
 
 
 class Setup(NamedTuple):
@@ -45,6 +50,7 @@ class Setup(NamedTuple):
     """Seconds of a time slot of the machine."""
     failures: Sequence[str] = ()
     sleep: Sequence[str] = ()
+    speed: Sequence[str] = ()
 
     def fault(self, policy: Policy) -> str:
         """Return what is wrong with the machine, or with these options for this policy; empty if nothing is."""
@@ -56,7 +62,7 @@ class Setup(NamedTuple):
             return f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
         if policy.built_in == "payoff" and not self.contracts:
             return "--policy payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
-        options = {"--failures": self.failures, "--sleep": self.sleep}
+        options = {"--failures": self.failures, "--sleep": self.sleep, "--speed": self.speed}
         return next((self._fault_of(name, policy) for name, given in options.items() if given), "")
 
     def _fault_of(self, option: str, policy: Policy) -> str:
@@ -67,14 +73,15 @@ class Setup(NamedTuple):
             return f"{option} is for --event-rule instant, not {self.event_rule}: leave one of them out."
         if self.predict != USER:
             return f"{option} is for requested times, not --predict {self.predict}: leave one of them out."
+        if option == "--speed" and (name := next(filter(policy.options.get, FOR_EQUAL_NODES), "")):
+            return f"--speed is not for {name}=1, which takes all nodes for equal: leave one of them out."
         return ""
 
     def machine(self, policy: Policy) -> Machine:
         """Return the machine on which the policy decides."""
-        partitions = parse_partitions(self.partition)
-        return Machine(
-            self.nodes, self.cores, self.event_rule, self.runtime_model, policy.layers, partitions, self.slot
-        )
+        partitions, speeds = parse_partitions(self.partition), parse_speeds(self.speed)
+        rules = self.event_rule, self.runtime_model
+        return Machine(self.nodes, self.cores, *rules, policy.layers, partitions, self.slot, speeds)
 
     def clean(self, jobs: Workload) -> tuple[Workload, CleaningReport]:
         """Return the jobs after cleaning, and what that changed. Raises WorkloadError for jobs that a rule refuses."""

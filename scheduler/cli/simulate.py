@@ -87,6 +87,9 @@ class SimulateOptions:
     sleep: list[str] | None = typer.Option(
         None, metavar="NAME=VALUE", help="Turn nodes off without jobs, such as after=600 and wake=120 seconds."
     )
+    speed: list[str] | None = typer.Option(
+        None, metavar="SPEED=NODES", help="Nodes of another speed than 1, such as 0.8=64-95."
+    )
     seed: int = typer.Option(
         1, metavar="N", min=0, help="The seed for classes, ranges, contracts, failures and filler jobs."
     )
@@ -240,6 +243,7 @@ def _setup(options: SimulateOptions, filling: FillingOptions | None) -> Setup:
         filling.time_slot if filling else 1,
         options.failures or (),
         options.sleep or (),
+        options.speed or (),
     )
 
 
@@ -254,8 +258,8 @@ def _filling(options: SimulateOptions, policy: Policy) -> FillingOptions | None:
 
     if options.predict != USER:
         raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
-    if options.failures or options.sleep:
-        raise typer.BadParameter("--fill is for nodes that stay up and on: omit --failures and --sleep.")
+    if options.failures or options.sleep or options.speed:
+        raise typer.BadParameter("--fill is for equal nodes that stay up and on: omit --failures, --sleep and --speed.")
     filling = parse_filling(options.fill_set or [])
     kept = options.save or options.resume
     if kept is not None and policy.pooled:

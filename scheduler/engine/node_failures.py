@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.end_order import move, pop
 from drom.scheduler.engine.node_power import count_off, sleeps
-from drom.scheduler.engine.node_shares import end_job, full_rate, needed_from_start, update_ends
+from drom.scheduler.engine.node_shares import end_job, full_rate, needed_from_start, update_ends, work_unit
 from drom.scheduler.engine.queue_order import enqueue
 from drom.scheduler.engine.state import (
     BEGUN,
@@ -84,10 +84,11 @@ def fail_job(world: World, job: int, node: int, now: int) -> None:
     move(world, job, NOBODY)  # to the top, for pop
     pop(world)
     end_job(world, job, now)
-    row[WASTED] = max(0, begun - world.left[job])  # a job that waits for a node to wake has done nothing yet
+    # A job that waits for a node to wake has done nothing yet.
+    row[WASTED] = max(0, begun - world.left[job]) // work_unit(world)
     if s[LOSES]:
         return
-    row[WASTED] -= save(world, job) * full_rate(world, job)
+    row[WASTED] -= save(world, job) * full_rate(world, job) // work_unit(world)
     jobs.start[job] = jobs.ends[job] = jobs.planned[job] = world.end[job] = NEVER
     jobs.limit[job] = jobs.requested[job]
     jobs.lost[job] = jobs.shared[job] = world.given[job] = 0

@@ -6,8 +6,9 @@ A job works at full speed with all cores of its nodes. With less its speed is, b
     ideal  (cores it has) / (cores of its nodes): its work can be balanced over them
     worst  min over its nodes of (cores it has there) / (cores of a node): the slowest node limits it
 
-(Equations 5 and 6 of the SD-Policy paper, ICPP 2019, as rates.) Work is counted in seconds times cores of the job's
-nodes, so that it stays a whole number, and a job ends in the first second in which all is done, or at its limit.
+(Equations 5 and 6 of the SD-Policy paper, ICPP 2019, as rates.) A core of a node of another speed counts as so many
+cores. Work is counted in seconds times cores of the job's nodes, so that it stays a whole number, and a job ends in the
+first second in which all is done, or at its limit.
 
 When a job ends, its share of a node goes to the owner of the node; when the owner ends, its first guest becomes owner.
 Only malleable jobs grow: if the owner is not malleable, the next malleable resident gets the share; without one, the
@@ -38,6 +39,7 @@ from drom.scheduler.engine.state import (
     RESIDUAL,
     RESIZES,
     RESTART,
+    SPEED_UNIT,
     STARTS,
     TOO_SHORT,
     WORST,
@@ -45,7 +47,7 @@ from drom.scheduler.engine.state import (
     WRONG_PARTITION,
     is_pool,
 )
-from drom.scheduler.interface import ENDED, MALLEABLE, NEVER, NOBODY, RIGID, RUNNING, Ints, lean
+from drom.scheduler.interface import ENDED, MALLEABLE, NEVER, NOBODY, RIGID, RUNNING, Ints, lean, rare
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.state import World
@@ -144,7 +146,7 @@ def add_resident(world: World, job: int, node: int, cores: int) -> None:
 
 @lean
 def begin(world: World, job: int, cores: int, now: int) -> None:
-    """Start a job at full speed, once it is resident on its nodes with `cores` cores of each."""
+    """Start a job at the full speed of its nodes, once it is resident there with `cores` cores of each."""
     s, jobs = world.scalars, world.jobs
     world.given[job], jobs.leaves[job] = cores, jobs.nodes[job]
     jobs.state[job], jobs.start[job], jobs.ends[job] = RUNNING, now, now + jobs.limit[job]
@@ -152,6 +154,8 @@ def begin(world: World, job: int, cores: int, now: int) -> None:
     s[STARTS] += 1
     world.rate[job], needed = full_rate(world, job), needed_from_start(world, job)
     world.left[job], jobs.since[job] = needed * world.rate[job], now
+    if len(world.node_speed) > 0:
+        needed = adapt_to_speeds(world, job)
     world.end[job] = min(now + needed, at_the_latest(world, job))
     push(world, job)
     insert_predicted(world, job)
@@ -173,9 +177,22 @@ def at_the_latest(world: World, job: int) -> int:
 
 @lean
 def full_rate(world: World, job: int) -> int:
-    """Return how much of its work a job does in a second with all the cores that it requests."""
+    """Return how much of its work a job does in a second with all the cores that it requests, on nodes of speed 1."""
     size = world.jobs.nodes[job]
-    return int(world.speed[size]) if is_pool(world) else int(size * world.scalars[CORES])
+    return int(world.speed[size]) if is_pool(world) else int(size * world.scalars[CORES] * work_unit(world))
+
+
+@lean
+def work_unit(world: World) -> int:
+    """Return the work of a core in a second on a node of speed 1."""
+    return SPEED_UNIT if len(world.node_speed) > 0 else 1
+
+
+@rare
+def adapt_to_speeds(world: World, job: int) -> int:
+    """Set the rate of a job that starts on nodes of several speeds; return the seconds that it needs."""
+    world.rate[job] = rate_of(world, job)
+    return int(-(-world.left[job] // world.rate[job]))
 
 
 @lean
@@ -346,9 +363,11 @@ def rate_of(world: World, job: int) -> int:
     """Return how much of its work a job does in a second: in cores, or by the speeds of a pool."""
     if is_pool(world):
         return slowed_speed(world, job, world.speed[world.jobs.held[job]])
-    house, total, least = world.nodes, 0, world.scalars[CORES]
+    house, total, least = world.nodes, 0, NEVER
     for node in house.place[house.first[job] : house.first[job + 1]]:
         share = house.share[node, layer_of(world, job, node)]
+        if len(world.node_speed) > 0:
+            share *= world.node_speed[node]
         total += share
         least = min(least, share)
     return int(least * world.jobs.nodes[job] if world.scalars[MODEL] == WORST else total)

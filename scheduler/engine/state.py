@@ -61,6 +61,8 @@ FAILED_JOB, BEGUN, FAILED, ON_NODE, WASTED = range(5)
 """Columns of `World.failures`."""
 
 MILLION = 1_000_000
+SPEED_UNIT = 1000
+"""Speed 1 in `World.node_speed`."""
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
@@ -105,6 +107,8 @@ class Outages(NamedTuple):
 
 
 NO_OUTAGES = Outages()
+ALIKE: Ints = np.zeros(0, np.int64)
+"""The `World.node_speed` of nodes that are all alike."""
 
 
 class Sleep(NamedTuple):
@@ -135,7 +139,7 @@ class World(NamedTuple):
     order: Ints
     """The number of jobs that had started before this one."""
     left: Ints
-    """Work left at `jobs.since`, in seconds times cores of its nodes."""
+    """Work left at `jobs.since`, in seconds times cores of its nodes; with unlike nodes in parts of SPEED_UNIT."""
     rate: Ints
     """Cores that work counts for at present: ``left`` falls by this much each second."""
     cause: Ints
@@ -170,6 +174,8 @@ class World(NamedTuple):
     """
     empty_since: Ints
     """Shape ``(nodes,)``: since when a node has had no job, if it has none now; empty if nodes stay on."""
+    node_speed: Ints
+    """Shape ``(nodes,)``: the work of a core of each node per second, in parts of SPEED_UNIT; empty if all do 1."""
     scalars: Ints
 
 
@@ -191,6 +197,7 @@ def make_world(
     measured: bool = False,
     outages: Outages = NO_OUTAGES,
     sleep: Sleep | None = None,
+    node_speed: Ints = ALIKE,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
@@ -277,6 +284,7 @@ def make_world(
         kept=np.zeros(count if len(outages.table) else 0, np.int64),
         failures=np.zeros((layers * len(outages.table) // 2, 5), np.int64),
         empty_since=np.full(nodes if sleep else 0, work.submit.min() if count else 0, np.int64),
+        node_speed=node_speed,
         scalars=scalars,
     )
 

@@ -59,6 +59,7 @@ TABLES: dict[str, dict[str, tuple[type, ...]]] = {
         "contracts": (*_TABLE, *_TEXT),
         "failures": _TABLE,
         "sleep": _TABLE,
+        "speed": _TABLE,
         "rule": _TABLE,
     },
 }
@@ -69,7 +70,7 @@ METRICS = FIGURES | COUNTS
 """The metrics with their names in reports."""
 RESERVED = ("seed", "metric")
 """Names of columns that no factor may have."""
-_SEVERAL = ("partition", "adaptive", "contracts", "failures", "sleep", "rule")
+_SEVERAL = ("partition", "adaptive", "contracts", "failures", "sleep", "speed", "rule")
 """Keys of options that the command takes several times."""
 _DRAWN = ("classes", "evolving", "contracts", "failures")
 """Keys by which runs of a log differ from seed to seed."""

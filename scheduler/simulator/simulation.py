@@ -56,6 +56,7 @@ from drom.scheduler.simulator.measurement import measure
 from drom.scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from drom.scheduler.simulator.resource_guide import ResourceGuide
 from drom.scheduler.simulator.sleep import sleep_of
+from drom.scheduler.simulator.speeds import Speeds, speed_of_nodes
 from drom.workloads.errors import counted
 from drom.workloads.files import check_writable, replacing
 
@@ -105,6 +106,8 @@ class Machine(NamedTuple):
     """The nodes on which the jobs of partitions of the log may run; jobs of other partitions may run on all."""
     slot: int = 1
     """The policy is called at multiples of this number of seconds, and requested times are rounded to whole slots."""
+    speeds: Speeds = ()
+    """The nodes whose speed is not 1."""
 
 
 @dataclass
@@ -189,6 +192,7 @@ class Simulation:
             measured=policy.measures,
             outages=outages,
             sleep=sleep,
+            node_speed=speed_of_nodes(machine.speeds, machine.nodes, work),
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:

@@ -116,7 +116,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["--policy", "equipartition"], "for policies that place jobs on nodes, such as easy, slurm and sd"),
         (["--event-rule", "pyss"], "--failures is for --event-rule instant, not pyss"),
         (["--predict", "recent"], "--failures is for requested times, not --predict recent"),
-        (["--fill"], "--fill is for nodes that stay up and on: omit --failures"),
+        (["--fill"], "--fill is for equal nodes that stay up and on: omit --failures"),
     ],
 )
 def test_what_failures_do_not_go_with(options: list[str], sentence: str, tmp_path: Path) -> None:
