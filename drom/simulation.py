@@ -16,6 +16,7 @@ import numpy as np
 
 from drom.scheduler.analysis import comparison, metrics, results, series
 from drom.scheduler.analysis.plots import BINS, gantt_figure
+from drom.scheduler.analysis.power import watts
 from drom.scheduler.analysis.schedule import NODE_LIST, node_lists, schedule_of
 from drom.scheduler.cli import messages
 from drom.scheduler.cli.progress import Bar, notebook, progress_stream
@@ -46,9 +47,10 @@ _MOST_INTERVALS = 1_000_000
 class Result:
     """The result of a simulation. Its text is what `drom simulate` prints."""
 
-    def __init__(self, run: Simulation, report: CleaningReport, seed: int) -> None:
+    def __init__(self, run: Simulation, report: CleaningReport, power: metrics.Power, seed: int) -> None:
         self._run = run
-        self.summary: dict[str, Any] = metrics.summary(run, report, metrics.Power(), "", seed)
+        self._power = power
+        self.summary: dict[str, Any] = metrics.summary(run, report, power, "", seed)
         """What summary.json has: metrics, cleaning report, machine, parameters, versions."""
 
     def __repr__(self) -> str:
@@ -72,7 +74,7 @@ class Result:
         """Return the load over time, in equal intervals from the first submission to the last end.
 
         The index is the second at which an interval begins, `utilisation` the mean fraction of the machine at work,
-        `queue` the mean number of waiting jobs.
+        `queue` the mean number of waiting jobs, `power` the mean watts of all nodes; nan in a pool, and if nodes fail.
         """
         if not 1 <= intervals <= _MOST_INTERVALS:
             msg = f"intervals is a number from 1 to {_MOST_INTERVALS:,}, not {intervals:,}."
@@ -81,6 +83,7 @@ class Result:
         columns = {
             "utilisation": series.busy_nodes(self._schedule, edges) / self._schedule.nodes,
             "queue": series.waiting(self._schedule, edges),
+            "power": watts(self._run, self._schedule, self._power, edges),
         }
         return make_frame({"time": edges[:-1], **columns}).set_index("time")
 
@@ -160,6 +163,9 @@ def simulate(
     failures: Mapping[str, float | str] | None = None,
     sleep: Mapping[str, float] | None = None,
     speed: Mapping[float, str] | None = None,
+    idle_watts: float = 100.0,
+    peak_watts: float = 300.0,
+    off_watts: float = 0.0,
     rule: Mapping[str, str] | None = None,
     seed: int = 1,
     progress: bool = True,
@@ -185,6 +191,9 @@ def simulate(
         failures: Failures of nodes, such as `{"rate": 0.5}` for each node and year, or `{"trace": "failures.csv"}`.
         sleep: When nodes are turned off without jobs, such as `{"after": 600, "wake": 120}`, in seconds.
         speed: Nodes of another speed than 1, such as `{0.8: "64-95"}`.
+        idle_watts: Power of a node without jobs.
+        peak_watts: Power of a node with jobs.
+        off_watts: Power of a node that is off.
         rule: Cleaning rules, such as `{"larger": "drop"}`.
         seed: The seed for classes, ranges, contracts and failures.
         progress: Whether a long simulation shows its progress, in a notebook or on a terminal.
@@ -210,7 +219,8 @@ def simulate(
         sleep=choices_of(sleep),
         speed=choices_of(speed),
     )
-    if fault := setup.fault(chosen):
+    power = metrics.Power(idle_watts, peak_watts, off_watts)
+    if fault := setup.fault(chosen) or power.fault():
         raise SchedulerError(fault)
     work, report = setup.clean(_read(workload))
     if progress:
@@ -222,7 +232,7 @@ def simulate(
     finally:
         if bar:
             bar.clear()
-    return Result(run, report, setup.seed)
+    return Result(run, report, power, setup.seed)
 
 
 def _read(source: pd.DataFrame | FileName) -> Workload:

@@ -21,6 +21,7 @@ pool each core takes its part of that.
 
 from __future__ import annotations
 
+import math
 import platform
 import resource
 from importlib import metadata
@@ -53,6 +54,13 @@ class Power(NamedTuple):
     idle: float = 100.0
     peak: float = 300.0
     off: float = 0.0
+
+    def fault(self) -> str:
+        """Return what is wrong with the watts; empty if nothing is."""
+        for name, watts in self._asdict().items():
+            if not 0 <= watts < math.inf:
+                return f"{name}_watts is a number of at least 0, not {watts:g}."
+        return "" if self.idle <= self.peak else "peak_watts is below idle_watts."
 
 
 def power_of(run: Simulation, power: Power) -> Power:

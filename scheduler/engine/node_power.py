@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.state import OFF_AFTER, OFF_TIME, WAKE_UP, WAKES
-from drom.scheduler.interface import lean
+from drom.scheduler.interface import NOBODY, lean
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.state import World
@@ -31,7 +31,13 @@ def count_off(world: World, node: int, now: int) -> bool:
 
 @lean
 def wake(world: World, node: int, now: int) -> int:
-    """Turn on a node without jobs, if it is off, and return in how many seconds it can have one."""
+    """Turn on a node, if it is off, and return in how many seconds another job can start there.
+
+    A guest starts with the job for which its node wakes up.
+    """
+    owner = world.nodes.resident[node, 0]
+    if owner != NOBODY:
+        return max(0, int(world.jobs.start[owner] - now))
     if not count_off(world, node, now):
         return 0
     world.scalars[WAKES] += 1

@@ -76,7 +76,7 @@ def start_job(world: World, job: int, now: int) -> int:
             node += 1
         block += 1
     s[FREE] -= need
-    begin(world, job, cores, now + delay)
+    take(world, job, cores, now, delay)
     return NO_FAULT
 
 
@@ -103,12 +103,12 @@ def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
         return fault
     place, delay = world.nodes.first[job], 0
     for node in nodes:
-        if sleeps(world) and resident[node, 0] == NOBODY:
+        if sleeps(world):
             delay = max(delay, wake(world, node, now))
         add_resident(world, job, node, cores)
         world.nodes.place[place] = node
         place += 1
-    begin(world, job, cores, now + delay)
+    take(world, job, cores, now, delay)
     note_neighbours(world, job)
     return NO_FAULT
 
@@ -142,6 +142,14 @@ def add_resident(world: World, job: int, node: int, cores: int) -> None:
     shared[house.resident[node, 0]] += layer == 1
     house.resident[node, layer] = job
     house.share[node, layer] = cores
+
+
+@lean
+def take(world: World, job: int, cores: int, now: int, delay: int) -> None:
+    """Start a job on nodes that it gets now, once these are on."""
+    if sleeps(world):
+        world.taken[job] = now
+    begin(world, job, cores, now + delay)
 
 
 @lean

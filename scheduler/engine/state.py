@@ -174,6 +174,8 @@ class World(NamedTuple):
     """
     empty_since: Ints
     """Shape ``(nodes,)``: since when a node has had no job, if it has none now; empty if nodes stay on."""
+    taken: Ints
+    """When a job got its nodes, which may be before its start; empty if nodes stay on."""
     node_speed: Ints
     """Shape ``(nodes,)``: the work of a core of each node per second, in parts of SPEED_UNIT; empty if all do 1."""
     scalars: Ints
@@ -284,6 +286,7 @@ def make_world(
         kept=np.zeros(count if len(outages.table) else 0, np.int64),
         failures=np.zeros((layers * len(outages.table) // 2, 5), np.int64),
         empty_since=np.full(nodes if sleep else 0, work.submit.min() if count else 0, np.int64),
+        taken=column(NEVER) if sleep else np.zeros(0, np.int64),
         node_speed=node_speed,
         scalars=scalars,
     )

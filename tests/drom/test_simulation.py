@@ -140,10 +140,26 @@ def test_a_result_shows_its_load(log: Path) -> None:
     span = result.metrics["makespan_s"]
 
     assert span is not None
-    assert series.columns.tolist() == ["utilisation", "queue"]
+    assert series.columns.tolist() == ["utilisation", "queue", "power"]
     assert len(series) == 50
     assert series.utilisation.mean() == pytest.approx(result.metrics["utilisation"])
     assert series.queue.mean() * span == pytest.approx(result.jobs.wait.sum())
+    assert series.power.mean() * span == pytest.approx(result.metrics["energy_joule"])
+
+
+@pytest.mark.parametrize(
+    ("watts", "sentence"),
+    [
+        ({"idle_watts": -1}, "idle_watts is a number of at least 0, not -1."),
+        ({"off_watts": float("nan")}, "off_watts is a number of at least 0, not nan."),
+        ({"peak_watts": 50}, "peak_watts is below idle_watts."),
+    ],
+)
+def test_watts_that_cannot_be(log: Path, watts: dict[str, Any], sentence: str) -> None:
+    """Python checks them as the command does."""
+    with pytest.raises(SchedulerError) as raised:
+        drom.simulate(log, nodes=64, **watts)
+    assert str(raised.value) == sentence
 
 
 def test_a_result_is_compared_with_another(log: Path) -> None:

@@ -47,6 +47,14 @@ def test_nodes_that_stay_on_long_enough() -> None:
     assert sleeping(rows, 29, 7).world.jobs.start.tolist() == [0, 47]
 
 
+def test_a_guest_waits_for_a_node_that_wakes_up() -> None:
+    """It starts with the job for which the node is turned on."""
+    run = sleeping([(0, 10, 10, 8), (100, 100, 1000, 8), (100, 10, 10, 8)], 30, 20, "sd", cores=2)
+
+    assert run.world.jobs.lent[1] == 1
+    assert run.world.jobs.start.tolist() == [0, 140, 140]
+
+
 def test_energy() -> None:
     """Nodes that wake up take the watts of those with jobs."""
     run = sleeping([(0, 10, 10, 8), (100, 20, 20, 8)], 30, 5)
