@@ -224,7 +224,7 @@ def simulate(
         raise SchedulerError(fault)
     work, report = setup.clean(_read(workload))
     if progress:
-        messages.announce(chosen)
+        messages.announce(chosen, predict)
     run = setup.simulation(work, chosen)
     bar = Bar(progress_stream(), f"simulating {chosen.name}") if progress else None
     try:

@@ -30,11 +30,12 @@ def warn_about_missing_data() -> None:
         say("note: jobs.parquet is not written: run pip install 'drom[parquet]'.")
 
 
-def announce(policy: Policy) -> None:
-    """Print that a policy is being compiled, if it is."""
+def announce(policy: Policy, predict: str) -> None:
+    """Print that a policy is being compiled for a simulation, if it is."""
     from drom.scheduler.engine.compiler import announcement
+    from drom.scheduler.predictors.knowledge import USER
 
-    if announced := announcement(policy):
+    if announced := announcement(policy, ordered=predict == USER):
         say(f"drom: {announced}")
 
 

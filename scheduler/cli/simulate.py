@@ -134,7 +134,7 @@ def simulate(log: Log, options: SimulateOptions) -> None:
     if options.explain is not None:
         index_of(work, options.explain)
     check_predictor(options.predict, setup.machine(chosen), chosen)
-    messages.announce(chosen)
+    messages.announce(chosen, options.predict)
     with saying("compiling; the result is cached"):
         run = setup.simulation(work, chosen)
     filled = _filled(run, filling, options.seed)

@@ -99,6 +99,8 @@ class Policy(NamedTuple):
     """The module name of a policy that comes with drom; empty for a policy from a file, whatever its name."""
     digest: str = ""
     """A short hash of the text of its file; without one, of the function and of everything that it refers to."""
+    score: scored.Score | None = None
+    """The score by which it orders the queue, if that of a job does not change while it waits."""
 
     @property
     def layers(self) -> int:
@@ -175,6 +177,7 @@ class _Definition(NamedTuple):
     words: Mapping[str, Mapping[str, float]]
     checks: list[Callable[[Mapping[str, float]], str]]
     pooled: bool
+    score: scored.Score | None
 
     def policy(self, named: str, choices: Iterable[str]) -> Policy:
         """Return the policy with chosen parameters. Raises SchedulerError, which calls it as it was `named`."""
@@ -184,7 +187,7 @@ class _Definition(NamedTuple):
         if fault := next(filter(None, (check(options) for check in self.checks)), ""):
             msg = f"policy {named}: {fault}"
             raise SchedulerError(msg)
-        return Policy(self.name, self.decide, options, None, self.words, self.pooled)
+        return Policy(self.name, self.decide, options, None, self.words, self.pooled, score=self.score)
 
 
 def _definition(source: object, name: str) -> _Definition | None:
@@ -192,13 +195,15 @@ def _definition(source: object, name: str) -> _Definition | None:
     options, words = dict(getattr(source, "OPTIONS", {})), getattr(source, "WORDS", {})
     decide, score, check = (getattr(source, what, source) for what in ("decide", "score", "check"))
     checks: list[Any] = [check] if check is not source else []
+    fixed = None
     if not _takes(decide, _PARAMETERS):
         if not _takes(score, _SCORED):
             return None
         options, words = {**options, **scored.OPTIONS, **options}, {**words, **scored.WORDS}
         decide = scored.by_score(score, list(options).index("backfill"))
         checks.append(scored.check)
-    return _Definition(name, decide, options, words, checks, bool(getattr(source, "POOL", False)))
+        fixed = score if getattr(source, "FIXED", False) else None
+    return _Definition(name, decide, options, words, checks, bool(getattr(source, "POOL", False)), fixed)
 
 
 def _digest(content: bytes) -> str:
@@ -283,6 +288,8 @@ class Program(NamedTuple):
     decide: Any
     predict: Any
     compiled: bool
+    scores: Callable[[interface.State, interface.Floats, interface.Floats], int] | None = None
+    """Computes the scores that put the queue in order from a read-only state, if `decide` relies on that."""
 
 
 class _Pointer(WrapperAddressProtocol):
@@ -301,21 +308,32 @@ class _Pointer(WrapperAddressProtocol):
         return self._signature
 
 
-def compile_program(policy: Policy, predictor: str = knowledge.USER) -> Program:
+def compile_program(policy: Policy, predictor: str = knowledge.USER, *, ordered: bool = False) -> Program:
     """Compile the engine, a policy and a predictor, or load them; return plain Python if numba is disabled.
 
-    Raises SchedulerError when numba cannot compile the policy, with the first thing that numba reports.
+    `ordered`: the caller puts the queue in the order of `Program.scores`, if the policy has a fixed score. Raises
+    SchedulerError when numba cannot compile the policy, with the first thing that numba reports.
     """
     predict = importlib.import_module(f"drom.scheduler.predictors.{predictor}").predict
+    decide, file = _called(policy, ordered=ordered)
+    scores = scored.all_scores(policy.score) if ordered and policy.score else None
     if numba.config.DISABLE_JIT:
-        return Program(event_loop.advance, policy.decide, predict, compiled=False)
+        return Program(event_loop.advance, decide, predict, compiled=False, scores=scores)
     try:
-        decide = _compiled_policy(policy.decide, policy.file, policy.digest)
-        return Program(_compiled_engine(), decide, _compiled_predictor(predict), compiled=True)
+        compiled = _compiled_policy(decide, file, policy.digest)
+        scores = scores and _compiled_scores(scores, policy.file, policy.digest)
+        return Program(_compiled_engine(), compiled, _compiled_predictor(predict), compiled=True, scores=scores)
     except Exception as error:  # numba has errors of its own, and raises others
         source = Path(policy.decide.__code__.co_filename)
         msg = f"numba cannot compile the policy {policy.file or policy.name}, {_reason(str(error), source)}"
         raise SchedulerError(msg) from error
+
+
+def _called(policy: Policy, *, ordered: bool) -> tuple[Callable[..., int], Path | None]:
+    """Return the function of a policy that is called, and its file."""
+    if ordered and policy.score:
+        return scored.in_queue_order(list(policy.options).index("backfill")), Path(scored.__file__)
+    return policy.decide, policy.file
 
 
 def compile_part(function: Callable[..., int], arguments: Sequence[Any], modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401 - numba is untyped
@@ -341,16 +359,17 @@ def _part_files(modules: Sequence[ModuleType]) -> list[Path]:
     return [*_engine_files(), *(Path(str(module.__file__)) for module in modules)]
 
 
-def announcement(policy: Policy) -> str:
-    """Return a notice for users before a long compilation; empty if there is none.
+def announcement(policy: Policy, *, ordered: bool = False) -> str:
+    """Return a notice for users before a long compilation by `compile_program`; empty if there is none.
 
     A policy from a file takes a second or two, which needs no notice.
     """
     if numba.config.DISABLE_JIT:
         return ""
     parts = {"the simulator": cache_folder("engine", _engine_files())}
-    if _is_ours(policy.decide):
-        parts[f"the policy {policy.name}"] = cache_folder("policy", _policy_files(policy.decide, policy.file))
+    decide, file = _called(policy, ordered=ordered)
+    if _is_ours(decide):
+        parts[f"the policy {policy.name}"] = cache_folder("policy", _policy_files(decide, file))
     missing = [part for part, folder in parts.items() if folder is None or not any(folder.rglob("*.nbc"))]
     if not missing:
         return ""
@@ -382,11 +401,23 @@ def _compiled_policy(decide: Callable[..., int], file: Path | None, _digest: str
     A function without a file is compiled again if anything that it refers to has changed, for which `_digest` stands.
     """
     signature, ours = _signatures().decide, _is_ours(decide)
-    state, *others = signature.args
-    # Numba passes read-only arrays as it passes others, so the engine may call the function as if it took those.
-    own = signature if ours else numba.types.int64(_read_only(state), *others)
     files = _policy_files(decide, file)
+    # Numba passes read-only arrays as it passes others, so the engine may call the function as if it took those.
+    own = signature if ours else _reading(signature)
     return _Pointer(_compile("policy" if ours else "checked", decide, own, files, checked=not ours), signature)
+
+
+@functools.lru_cache(64)
+def _compiled_scores(scores: Callable[..., int], file: Path | None, _digest: str) -> Any:  # noqa: ANN401 - numba is untyped
+    """Compile a function that computes all scores, as `_compiled_policy` does."""
+    own, files = _reading(_signatures().scores), _policy_files(scores, file)
+    return _compile("scores", scores, own, files, checked=not _is_ours(scores))
+
+
+def _reading(signature: Any) -> Any:  # noqa: ANN401 - numba is untyped
+    """Return a signature whose first argument, the state, is read-only."""
+    state, *others = signature.args
+    return signature.return_type(_read_only(state), *others)
 
 
 def _read_only(kind: Any) -> Any:  # noqa: ANN401 - numba is untyped
@@ -452,6 +483,7 @@ class _Signatures(NamedTuple):
     decide: Any
     predict: Any
     advance: Any
+    scores: Any
 
 
 @functools.cache
@@ -468,7 +500,7 @@ def _signatures() -> _Signatures:
     integer, pointer = numba.types.int64, numba.types.FunctionType
     decide, predict = integer(state, event, options, wanted), integer(jobs, known, integer)
     advance = integer(pointer(decide), pointer(predict), everything, options, wanted, integer, integer)
-    return _Signatures(decide, predict, advance)
+    return _Signatures(decide, predict, advance, integer(state, options, options))
 
 
 def values(options: Mapping[str, float]) -> interface.Floats:

@@ -15,6 +15,8 @@ import numpy as np
 if TYPE_CHECKING:
     from drom.scheduler.interface import Floats, State
 
+FIXED = True
+
 
 def score(state: State, job: int, _options: Floats) -> float:
     """Return log10(r) * n + 8.70e2 * log10(s)."""

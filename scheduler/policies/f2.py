@@ -13,6 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from drom.scheduler.interface import Floats, State
 
+FIXED = True
+
 
 def score(state: State, job: int, _options: Floats) -> float:
     """Return sqrt(r) * n + 2.56e4 * log10(s)."""

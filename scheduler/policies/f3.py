@@ -13,6 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from drom.scheduler.interface import Floats, State
 
+FIXED = True
+
 
 def score(state: State, job: int, _options: Floats) -> float:
     """Return r * n + 6.86e6 * log10(s)."""

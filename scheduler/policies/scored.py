@@ -4,6 +4,9 @@
 At each call the queue is ordered by falling priority, then by rising score; jobs of equal score keep their order, which
 is that of submission, then of number. A score that is no number comes last. The first job that does not fit is the
 head: it alone has a reservation, made anew at each call. So a job that is overtaken loses its reservation.
+
+A module with ``FIXED = True`` states that the score of a job does not change while it waits. A simulation then computes
+the scores of all jobs once, and makes priorities of their order, in which the queue is kept.
 """
 
 from __future__ import annotations
@@ -43,14 +46,43 @@ def by_score(score: Score, place: int) -> Decide:
         scores = np.empty(len(state.queue))
         for i in range(len(scores)):
             scores[i] = score(state, state.queue[i], options)
-        ordered = in_order(state, scores)
-        head, free = start_heads(ordered, actions)
-        withdraw_plans(ordered, head, actions)
-        backfill(ordered, head, free, int(min(options[place], len(scores))), actions)
-        return NEVER
+        return from_head(in_order(state, scores), options[place], actions)
 
     decide.__module__ = score.__module__
     return decide
+
+
+@functools.cache
+def in_queue_order(place: int) -> Decide:
+    """Return the policy of a fixed score, for a queue that is in its order; `place` is that of `backfill`."""
+
+    def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
+        return from_head(state, options[place], actions)
+
+    return decide
+
+
+@functools.cache
+def all_scores(score: Score) -> Callable[[State, Floats, Floats], int]:
+    """Return a function that computes the scores of all jobs."""
+    score = compilable(score)
+
+    def scores(state: State, options: Floats, found: Floats) -> int:
+        for job in range(len(found)):
+            found[job] = score(state, job, options)
+        return 0
+
+    scores.__module__ = score.__module__
+    return scores
+
+
+@compilable
+def from_head(state: State, most: float, actions: Actions) -> int:
+    """Start heads of an ordered queue while they fit, and backfill at most so many jobs behind; return NEVER."""
+    head, free = start_heads(state, actions)
+    withdraw_plans(state, head, actions)
+    backfill(state, head, free, int(min(most, len(state.queue))), actions)
+    return NEVER
 
 
 @compilable

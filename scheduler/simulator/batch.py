@@ -38,9 +38,9 @@ def compile_before(policies: Iterable[str], say: Callable[[str], None]) -> None:
     """Compile policies before parallel simulations, and report it by `say`; else each would compile them unreported."""
     for name in policies:
         policy = load_policy(name)
-        if announced := announcement(policy):
+        if announced := announcement(policy, ordered=True):
             say(announced)
-            compile_program(policy)
+            compile_program(policy, ordered=True)
 
 
 def stop_all(_run: Run, error: SchedulerError) -> None:

@@ -45,6 +45,7 @@ from drom.scheduler.engine.state import (
     World,
     make_actions,
     make_world,
+    view,
 )
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, NEVER
@@ -198,12 +199,26 @@ class Simulation:
         if machine.partitions and not policy.knows_nodes:
             msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
             raise SchedulerError(msg)
-        program, adaptive = compile_program(policy, predictor), adaptive if policy.pooled else None
+        program = compile_program(policy, predictor, ordered=predictor == USER)
+        adaptive = adaptive if policy.pooled else None
         run = cls(
             work, machine, policy, program, world, given, adaptive=adaptive, evolving=evolving, predictor=predictor
         )
         run.guide = guide_of(run)
+        run._put_in_order()
         return run
+
+    def _put_in_order(self) -> None:
+        """Give jobs priorities in the order of a fixed score. Raises SchedulerError if it cannot be computed."""
+        if self.program.scores is None:
+            return
+        found = np.empty(len(self.work))
+        try:
+            self.program.scores(_read_only(view(self.world)), values(self.policy.options), found)
+        except Exception as error:
+            msg = f"The score of policy {self.policy.name} cannot be computed: {type(error).__name__}: {error}."
+            raise SchedulerError(msg) from error
+        self.world.jobs.priority[np.argsort(found, kind="stable")] = -np.arange(len(found))
 
     @property
     def now(self) -> int:
@@ -250,7 +265,7 @@ class Simulation:
 
     def _advance(self, options: Floats, actions: Actions, until: int) -> int:
         """Continue up to `until`; only to the next call of the policy if there is a guide, an observer or measuring."""
-        advance, decide, predict, _ = self.program
+        advance, decide, predict, *_ = self.program
         turn = next_turn(self) if self.guide or self.observer or self.policy.measures else NEVER
         if turn > until or turn == NEVER:
             return advance(decide, predict, self.world, options, actions, until, self.budget)
@@ -431,6 +446,16 @@ def _arrays(value: Any, name: str = "world") -> Iterator[tuple[str, Ints]]:  # n
             yield from _arrays(inner, f"{name}.{field}")
         else:
             yield f"{name}.{field}", inner
+
+
+def _read_only(value: Any) -> Any:  # noqa: ANN401 - tuples of tuples
+    """Return a state with views of its arrays that cannot be written."""
+    if isinstance(value, tuple):
+        return type(value)(*map(_read_only, value))
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
 
 
 GUIDED = ("cp", "resources")

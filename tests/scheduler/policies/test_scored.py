@@ -11,12 +11,12 @@ from drom.scheduler.engine.compiler import BASELINES, load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, NEVER
 from drom.scheduler.live.cluster.controller import Controller, JobRequest
-from drom.scheduler.simulator.simulation import Machine
+from drom.scheduler.simulator.simulation import Machine, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import reference_schedules as reference
-from tests.support.schedules import NODES, Row, jobs_of, logs, simulation, starts
+from tests.support.schedules import NODES, Row, jobs_of, logs, simulation, starts, workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,9 +173,45 @@ def test_a_score_of_ones_own(tmp_path: Path) -> None:
     assert load_policy(file).parameters() == {"weight": 1, "backfill": 3}
 
 
-def test_a_score_that_is_no_number_comes_last(tmp_path: Path) -> None:
+@settings(deadline=None, max_examples=50)
+@given(rows=logs())
+def test_a_fixed_score_changes_no_schedule(rows: list[Row]) -> None:
+    """A score that is computed once orders the queue as one that is computed at each call."""
+    policy = load_policy("saf")
+    runs = [Simulation.of(workload(rows), Machine(NODES), one) for one in (policy, policy._replace(score=None))]
+    for run in runs:
+        run.run()
+
+    assert [run.program.scores is None for run in runs] == [False, True]
+    assert runs[0].world.jobs.start.tolist() == runs[1].world.jobs.start.tolist()
+
+
+def test_a_fixed_score_is_computed_at_each_call_where_run_times_are_predicted() -> None:
+    """A prediction is made when a job is submitted."""
+    run = Simulation.of(workload([(0, 5, 5, 8), (1, 5, 9, 8)]), Machine(NODES), load_policy("sjf"), predictor="recent")
+
+    assert run.program.scores is None
+
+
+def test_a_fixed_score_cannot_change_the_state(tmp_path: Path) -> None:
+    """One sentence says so."""
+    file = own(tmp_path / "wrong.py", "state.jobs.nodes.sort()\n\nFIXED = True")
+    with pytest.raises(SchedulerError, match="it changes the state, which policies only read"):
+        starts([(0, 5, 5, 8)], file)
+
+
+def test_a_fixed_score_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence names the policy and the error."""
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    file = own(tmp_path / "wrong.py", "area(state.jobs, 99)\n\nFIXED = True")
+    with pytest.raises(SchedulerError, match="The score of policy wrong cannot be computed: IndexError: index 99 is"):
+        starts([(0, 5, 5, 8)], file)
+
+
+@pytest.mark.parametrize("more", ["", "\n\nFIXED = True"])
+def test_a_score_that_is_no_number_comes_last(tmp_path: Path, more: str) -> None:
     """Jobs with a number overtake one whose score is none."""
-    file = own(tmp_path / "holes.py", "np.nan if job == 1 else -job")
+    file = own(tmp_path / "holes.py", "np.nan if job == 1 else -job" + more)
 
     assert starts([(0, 5, 5, 8), (1, 5, 5, 8), (1, 5, 5, 8), (1, 5, 5, 8)], file) == [0, 15, 10, 5]
 
