@@ -154,6 +154,8 @@ def gantt_figure(
     axes = figure.subplots()
     axes.set_xlim((window.begin - span.begin) / unit, (window.end - span.begin) / unit)
     axes.set_ylim(0, schedule.nodes)
+    numbers = range(0, schedule.nodes, _step(schedule.nodes))
+    axes.set_yticks([number + 0.5 for number in numbers], [f"{number:,}" for number in numbers])
     found = [*(shared_boxes if shared else boxes)(schedule, window), *filler_boxes(fillers, window)]
     found = [box._replace(kind=FILLER) if shared and box.job in filling else box for box in found]
     drawn = [_Drawn((b.begin - span.begin) / unit, (b.end - span.begin) / unit, b) for b in found]
@@ -172,6 +174,12 @@ def gantt_figure(
     if patches:
         axes.legend(handles=patches, fontsize=8, frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     return figure
+
+
+def _step(nodes: int) -> int:
+    """Return of how many nodes one is numbered at the axis: 1, 2 or 5, or a power of ten times as many."""
+    power = int(10 ** len(str(nodes * 2 // _MOST_NAMES)))
+    return next(power // part for part in (10, 5, 2, 1) if nodes * part <= power * _MOST_NAMES // 2)
 
 
 class _Drawn(NamedTuple):

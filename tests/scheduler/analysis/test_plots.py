@@ -164,6 +164,19 @@ def test_jobs_have_their_numbers_in_a_chart(sharing: str) -> None:
     assert "<!-- 2 -->" in text
 
 
+@pytest.mark.parametrize(("nodes", "last"), [(1, "0"), (30, "29"), (31, "30"), (5040, "5,000")])
+def test_nodes_are_numbered_at_the_axis(nodes: int, last: str) -> None:
+    """At most 30 of them have their number, beside the middle of their row."""
+    run = simulation([(0, 10, 10, 1)], "easy", Machine(nodes))
+    run.run()
+    axes = gantt_figure(schedule_of(run), "easy").axes[0]
+    named = [label.get_text() for label in axes.get_yticklabels()]
+
+    assert (named[0], named[-1]) == ("0", last)
+    assert axes.get_yticks()[0] == 0.5
+    assert len(named) <= 30
+
+
 def test_where_nothing_can_be_written(sharing: str, tmp_path: Path) -> None:
     """A sentence names the file."""
     with pytest.raises(SchedulerError, match=r"gantt\.png cannot be written: No such file or directory"):
