@@ -240,8 +240,14 @@ def write_swf(workload: Workload, path: str | os.PathLike[str]) -> None:
 
 
 def lines_of(columns: Sequence[NDArray[Any]], separator: str) -> Iterator[str]:
-    """Yield the rows of a table as lines, some thousand at a time."""
-    line = separator.join(["%s"] * len(columns)) + "\n"
+    """Yield the rows of a table as lines, some thousand at a time.
+
+    A column of whole numbers that are all the same there, as logs have several, becomes a part of the pattern of lines.
+    """
     for first in range(0, len(columns[0]), _WRITTEN_AT_ONCE):
-        rows = zip(*(column[first : first + _WRITTEN_AT_ONCE].tolist() for column in columns), strict=True)
-        yield "".join(map(line.__mod__, rows))
+        parts = [column[first : first + _WRITTEN_AT_ONCE] for column in columns]
+        same = [part.dtype == np.int64 and bool((part == part[0]).all()) for part in parts]
+        words = [str(part[0]) if alike else "%s" for part, alike in zip(parts, same, strict=True)]
+        line = separator.join(words) + "\n"
+        rows = zip(*(part.tolist() for part, alike in zip(parts, same, strict=True) if not alike), strict=True)
+        yield line * len(parts[0]) if all(same) else "".join(map(line.__mod__, rows))

@@ -150,7 +150,9 @@ def node_runs(first: Ints, place: Ints) -> tuple[Ints, Ints]:
 
 def node_lists(schedule: Schedule) -> list[str]:
     """Return the nodes of each job as text: ``0-3 8``, empty before its start."""
-    words = [f"{low}-{high}" if low < high else str(low) for low, high in schedule.runs.tolist()]
+    lows, highs = schedule.runs.T.tolist()
+    texts = {node: str(node) for node in {*lows, *highs}}  # each is made once: there are far fewer than runs
+    words = [f"{texts[low]}-{texts[high]}" if low < high else texts[low] for low, high in zip(lows, highs, strict=True)]
     first = schedule.first.tolist()
     return [" ".join(words[begin:end]) for begin, end in itertools.pairwise(first)]
 

@@ -315,3 +315,18 @@ def test_real_logs_are_read_whole(name: str, jobs: int, comments: int) -> None:
     log = read_swf(real_log(f"{name}.swf.gz"))
 
     assert (len(log), len(log.comments)) == (jobs, comments)
+
+
+@given(columns=st.lists(st.lists(st.integers(-1, 1), min_size=5, max_size=5), min_size=1, max_size=4))
+def test_lines_have_every_value(columns: list[list[int]]) -> None:
+    """Also of columns whose values are all the same, and beside texts with signs that patterns know."""
+    texts = ["%s", "a", "%", "b%d", ""]
+    rows = zip(*columns, texts, strict=True)
+    found = swf.lines_of([*(np.array(column) for column in columns), np.array(texts, np.object_)], ",")
+
+    assert "".join(found) == "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def test_lines_of_columns_that_are_all_the_same() -> None:
+    """Each row is there."""
+    assert "".join(swf.lines_of([np.full(3, 7), np.full(3, -1)], " ")) == "7 -1\n" * 3
