@@ -53,8 +53,8 @@ _NAMES = {
     """,
     Level.NOTICE: """
         adopted cluster_joined confined cpus_avoided cpus_changed enforced foreign_jobs frozen handed_over home_adopted
-        home_returned job_requeued memory_not_limited node_joined order queue_unstuck ready recovered reloaded repaired
-        request_refused standing_by stopped thawed
+        home_returned job_requeued memory_not_limited node_given_back node_joined nodes_borrowed order queue_unstuck
+        ready recovered reloaded repaired request_refused standing_by stopped thawed
     """,
     Level.INFO: """
         applied arrived bound compiled compiling excluded job_cancelled job_completed job_ended job_ending job_failed

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 FAULTS = int(os.environ.get("KILLS", "6"))
 SEED = int(os.environ.get("SEED", "1"))
-JOB = """
-mkdir {folder}/busy-$DROM_NODE || echo "$DROM_NODE" >> {folder}/twice
+JOB = """#!/bin/sh
+nodes=$(echo $DROM_NODELIST | tr , " ")
+for node in $nodes; do mkdir {folder}/busy-$node || echo $node {name} >> {folder}/twice; done
 echo {name} >> {folder}/done
 sleep 0.2
-rmdir {folder}/busy-$DROM_NODE
+for node in $nodes; do rmdir {folder}/busy-$node; done
 """
-"""A job that notes that it ran, and whether another one was on its node, which is its alone."""
+"""A job that notes that it ran, and whether another one was on its nodes, which are its alone."""
 
 
 class Schedulers:
@@ -96,10 +97,18 @@ class Schedulers:
             return False
         return True
 
-    def submit(self, *command: str, name: str = "", home: str = "") -> int:
+    def submit(self, *command: str, script: str = "", name: str = "", home: str = "", nodes: int = 1) -> int:
         """Submit a job and return its number."""
-        variables = {"PATH": os.environ["PATH"]}
-        spec = Spec(command=command, folder=str(self.folder), time=600, environment=variables, name=name, threads=2)
+        spec = Spec(
+            command=command,
+            script=script,
+            folder=str(self.folder),
+            time=600,
+            environment={"PATH": os.environ["PATH"]},
+            name=name,
+            threads=2,
+            nodes=nodes,
+        )
         return int(self.ask("submit", jobs=[spec.to_json()], home=home)["jobs"][0])
 
     def state(self, number: int) -> str:
@@ -131,9 +140,10 @@ def survive(here: Schedulers, kinds: Sequence[str]) -> None:
     for number in range(FAULTS):
         for part in range(3):
             name = f"j{number}-{part}"
-            words = ("sh", "-c", JOB.format(folder=here.folder, name=name))
+            script = JOB.format(folder=here.folder, name=name)
             try:
-                confirmed[name] = here.submit(*words, name=name, home=chance.choice(here.homes))
+                home, nodes = chance.choice(here.homes), chance.choice((1, 1, 2, 3) if here.homes[0] else (1,))
+                confirmed[name] = here.submit(script=script, name=name, home=home, nodes=nodes)
             except ControlError:
                 continue  # which is rare: see below
         kind = chance.choice(kinds)
@@ -144,6 +154,7 @@ def survive(here: Schedulers, kinds: Sequence[str]) -> None:
     assert len(confirmed) > FAULTS
     for number in confirmed.values():
         here.await_state(number, "completed")
+    wait_until(lambda: here.states() == ["up"] * len(here.all), here.show)
     ran = Counter(done.read_text(encoding="utf-8").split())
     assert set(confirmed) <= set(ran)
     assert set(ran.values()) == {1}

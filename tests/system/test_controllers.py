@@ -102,6 +102,64 @@ def test_a_home_partition_is_adopted_and_given_back(here: Schedulers) -> None:
     here.await_state(here.submit("true", home="p1"), "completed")
 
 
+def lent(here: Schedulers) -> dict[str, str]:
+    """Return the nodes that are lent, with their borrowers."""
+    return {node["name"]: node["borrower"] for node in here.ask("nodes")["nodes"] if node["borrower"]}
+
+
+def test_a_job_spans_home_partitions(here: Schedulers) -> None:
+    """The nodes that it borrows are shown, drained at their home partition, and return when it ends."""
+    job = here.submit("sleep", "1000", home="p1", nodes=2)
+    here.await_state(job, "running")
+    (borrowed,) = lent(here)
+    home = "p" + borrowed[1:]
+    rows = [row.split() for row in command(here, "nodes").stdout.splitlines()[1:]]
+    assert [row[:3] for row in rows] == [[f"n{number}", f"p{number}", "up"] for number in (1, 2, 3)]
+    assert [row[0] for row in rows if row[-3:] == ["lent", "to", "p1"]] == [borrowed]
+    heading, *about = command(here, "nodes", "--partitions").stdout.splitlines()
+    assert heading.split()[-2:] == ["LENT", "BORROWED"]
+    assert {row.split()[0]: row.split()[-2:] for row in about if row.split()[-2:] != ["0", "0"]} == {
+        home: ["1", "0"],
+        "p1": ["0", "1"],
+    }
+    waits = here.submit("true", home="p3", nodes=3)
+    assert here.ask("job", job=waits)["reason"] == (
+        "fewer than 3 nodes are free at once, here and in other home partitions"
+    )
+    with pytest.raises(ControlError, match=r"^the job asks for 4 nodes, and home partition p2 has 1 node, and all tog"):
+        here.submit("true", home="p2", nodes=4)
+
+    assert command(here, "drain", borrowed, "--reason", "dust").returncode == 0
+    here.ask("cancel", job=job)
+    here.await_state(job, "cancelled")
+    assert lent(here) == {borrowed: "p1"}
+    assert command(here, "drain", "--undo", borrowed).returncode == 0
+    here.await_state(waits, "completed")
+    wait_until(lambda: not lent(here) and here.states() == ["up"] * 3, here.show)
+
+
+def test_a_job_on_borrowed_nodes_survives_both_schedulers(here: Schedulers) -> None:
+    """Its own scheduler is killed, then that of the node that it borrows, then the agent of that node."""
+    job = here.submit("sleep", "1000", home="p1", nodes=2)
+    here.await_state(job, "running")
+    (borrowed,) = lent(here)
+    number = int(borrowed[1:]) - 1
+    for one in (here.all[0], here.all[number]):
+        one.kill()
+        wait_until(here.answers, here.show)
+        wait_until(lambda: lent(here) == {borrowed: "p1"} and here.states() == ["up"] * 3, here.show)
+        one.start("metrics")
+    here.agents[borrowed].kill()
+    here.join(number)
+    wait_until(lambda: lent(here) == {borrowed: "p1"} and here.states() == ["up"] * 3, here.show)
+    about = here.ask("job", job=job)
+    assert (about["state"], about["attempt"]) == ("running", 1)
+    own = here.submit("true", home=here.homes[number])
+    here.ask("cancel", job=job)
+    here.await_state(own, "completed")
+    wait_until(lambda: not lent(here) and here.states() == ["up"] * 3, here.show)
+
+
 def test_what_is_wrong_is_told(here: Schedulers) -> None:
     """Each in one sentence."""
     first = here.all[0]

@@ -60,8 +60,9 @@ def ask(places: Sequence[Place], order: str, **fields: Any) -> Any:  # noqa: ANN
         return value
     concerned: dict[str, dict[str, Any]] = {home: {} for home in homes}
     if order == "drain":
-        nodes = ask(places, "nodes")["nodes"]
-        concerned = {node["home"]: {} for node in nodes if node["name"] == fields["node"]} or {next(iter(homes)): {}}
+        nodes = [node for node in ask(places, "nodes")["nodes"] if node["name"] == fields["node"]]
+        there = [home for node in nodes for home in (node.get("borrower"), node["home"]) if home]
+        concerned = {home: {} for home in there[: 1 if fields.get("forget") else None] or list(homes)[:1]}
     elif fields.get("ranges"):
         concerned = {home: {"ranges": found} for home, found in parts_of(fields["ranges"], homes).items()}
     answers = {home: _ask(places, order, **fields | {"home": home} | more) for home, more in concerned.items()}

@@ -178,6 +178,11 @@ class SchedulerOptions:
         help="The home partition that this scheduler leads, of several with a scheduler each on the same etcd.",
         parser=reader(optional(parse_home, "")),
     )
+    lends: bool = typer.Option(
+        True,
+        "--lend/--no-lend",
+        help="Lend idle nodes to other home partitions for jobs that need more than they have free, and borrow theirs.",
+    )
     config: Path | None = typer.Option(
         None, metavar="FILE", help=f"Read options from this file, instead of {SYSTEM_FILE} if that exists."
     )
@@ -204,6 +209,7 @@ class SchedulerOptions:
             max_orders=self.max_orders,
             half_life=self.fair_share,
             home=self.home or "",
+            lends=self.lends,
         )
 
 

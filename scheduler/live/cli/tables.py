@@ -180,7 +180,8 @@ def nodes(value: dict[str, Any]) -> list[str]:
 
 def homes(value: dict[str, Any]) -> list[str]:
     """Return the home partitions of a cluster, one per line; a cluster without any is one line."""
-    counts = ("nodes", "up", "cores", "held", "running", "waiting")
+    counts = ["nodes", "up", "cores", "held", "running", "waiting"]
+    counts += [name for name in ("lent", "borrowed") if any(row.get(name) for row in value["homes"])]
     rows = [[row["home"] or "-", _led_by(row), *(str(row.get(name, "-")) for name in counts)] for row in value["homes"]]
     return _table(["HOME", "LED BY", *map(str.upper, counts)], rows)
 
@@ -199,7 +200,8 @@ def _on_it(node: dict[str, Any]) -> str:
 
 def _away(node: dict[str, Any], now: float) -> str:
     """Return why no job starts on a node; empty if jobs may."""
-    reasons = [reason for reason in (node["drained"], node["busy"]) if reason]
+    lent = f"lent to {node['borrower']}" if node.get("borrower") else ""
+    reasons = [reason for reason in (lent, node["drained"], node["busy"]) if reason]
     since = node["heard"] or node["gone_since"]
     if node["state"] in ("gone", "down"):
         silent = f"is silent since {moment(since, now)}" if since else "has not contacted this scheduler yet"

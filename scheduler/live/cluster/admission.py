@@ -91,8 +91,19 @@ def placed(spec: Spec, cpu: str = "") -> Spec:
     return replace(spec, constraint=(*spec.constraint, saving(spec.saving), *([restoring(cpu)] if cpu else [])))
 
 
-def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy) -> None:
-    """Raise SchedulerError, with the reason, for a job that can never run on the nodes that `fit` it."""
+def may_span(spec: Spec, policy: Policy) -> bool:
+    """Return whether a job may get nodes of several home partitions: one that may run on any nodes."""
+    return group_of(spec) == ANYWHERE and not policy.shares_nodes
+
+
+def check(
+    spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Settings, policy: Policy, *, reach: int = 0
+) -> None:
+    """Raise SchedulerError, with the reason, for a job that can never run on the nodes that `fit` it.
+
+    `reach` is the most nodes of other home partitions that a job can get.
+    """
+    reach = reach if may_span(spec, policy) else 0
     if why_not := why_not_under(policy, spec):
         wants = "--constraint, --mem, --resources, --nodelist, --exclude and --partition"
         msg = f"{why_not}: omit {wants}, or run the scheduler with --policy sd."
@@ -110,13 +121,15 @@ def check(spec: Spec, fit: Sequence[Node], nodes: Collection[Node], settings: Se
         raise SchedulerError(msg)
     if policy.divides_nodes and fit:
         units.check(spec, fit)
-    elif len(fit) < (least := max(1, spec.nodes)):
+    elif len(fit) + reach < (least := max(1, spec.nodes)):
         lacking = {what for node in nodes for what in _lacks(spec, node)}
         having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
         having += f" in partition {spec.partition}" if spec.partition else ""
         having += " in --nodelist" if spec.nodelist else ""
         having += " outside --exclude" if spec.exclude else ""
-        msg = f"the job asks for {counted(least, 'node')}, and this cluster has {having}: ask for less."
+        having += f", and all together {len(fit) + reach}" if reach else ""
+        where = f"home partition {settings.home}" if settings.home else "this cluster"
+        msg = f"the job asks for {counted(least, 'node')}, and {where} has {having}: ask for less."
         raise SchedulerError(msg)
     if settings.max_time and spec.time > settings.max_time and not spec.saving:
         longest = duration(settings.max_time)

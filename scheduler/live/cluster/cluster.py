@@ -31,6 +31,7 @@ from drom.scheduler.live.cluster.jobs import (
     Node,
     User,
 )
+from drom.scheduler.live.cluster.loans import Loans
 from drom.scheduler.live.cluster.membership import Membership
 from drom.scheduler.live.cluster.partitions import partition_of
 from drom.scheduler.live.cluster.spec import MOST_DEPENDENCIES, Dependency, Spec, array_of, changed, name_of, sized
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 class Cluster:
     """Jobs, nodes, and the policy that places the jobs on the nodes. Raises SchedulerError as `Controller`.
 
-    `queue` has the jobs that wait, `executions` those on nodes, `members` the nodes, and `agents` takes the messages of
-    these. `past` returns the final state of a job that is no longer kept, or None, and `former` that job; `usage` is
-    what users have used as far as it was stored.
+    `queue` has the jobs that wait, `executions` those on nodes, `members` the nodes, and `loans` those that are lent
+    or borrowed; `agents` takes the messages of all. `past` returns the final state of a job that is no longer kept, or
+    None, and `former` that job; `usage` is what users have used as far as it was stored.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Cluster:
         self.executions = Executions(self.state, self.queue)
         self.fillers = Fillers(self.state, self.queue, self.executions)
         self.members = Membership(self.state, self.queue, self.executions, self.fillers)
+        self.loans = Loans(self.state, self.queue, self.executions, self.members)
         self.agents = Agents(self.state, self.executions, self.fillers, self.members)
         self.policy, self.settings, self.usage = policy, settings, self.state.usage
         self.jobs, self.nodes, self.outbox = self.state.jobs, self.state.nodes, self.state.outbox

@@ -156,6 +156,11 @@ class Controller:
         """The numbers of waiting and of running jobs."""
         return int(self._world.scalars[QUEUED]), int(self._world.scalars[RUNNERS])
 
+    @property
+    def head(self) -> int:
+        """The first waiting job, if any waits."""
+        return self._numbers[int(self._world.queue[0])]
+
     def is_first(self, number: int) -> bool:
         """Return whether a waiting job is the head of the queue."""
         return bool(self._world.queue[0] == self._index[number])

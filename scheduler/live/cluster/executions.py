@@ -71,7 +71,7 @@ class Executions:
     def follow_policy(self, controller: Driver, now: float) -> None:
         """Call the policy if it is due, and give the orders that follow from its decisions."""
         for number in controller.turn(int(now)):
-            self._place(self._state.jobs[number], controller, now)
+            self.place(self._state.jobs[number], controller, now)
         self._notify_due(controller, now)
         self._end_late(controller, now)
         self._warn_of_faults(controller)
@@ -85,8 +85,8 @@ class Executions:
                     self._outbox.save(job)
         self._give_orders(now)
 
-    def _place(self, job: Job, controller: Driver, now: float) -> None:
-        """Record where the policy has placed a job, before any node is asked to start it."""
+    def place(self, job: Job, controller: Driver, now: float) -> None:
+        """Record where a job was placed, before any node is asked to start it."""
         indices = controller.nodes_of(job.number)
         cores = [(self._state.node_at[index], controller.cores_on(job.number, index)) for index in indices]
         job.shares = {node.name: amount for node, amount in cores}

@@ -50,9 +50,11 @@ def why(job: Job, cluster: Cluster) -> str:
 
 
 def _outside(job: Job, cluster: Cluster) -> str:
-    """Return why a job was not submitted to the policy: its image, its array or its user. Empty if it was."""
+    """Return why a job was not submitted to the policy: its image, size, array or user. Empty if it was."""
     if away := cluster.queue.image_away(job):
         return f"what was saved of it is on {away}, which is silent or down"
+    if job.number in cluster.queue.too_large:
+        return f"fewer than {job.spec.nodes} nodes are free at once, here and in other home partitions"
     if cluster.queue.throttles.waits(job):
         most = array_of(job.spec.array).most
         return f"array {job.array} may run {counted(most, 'job')} at once, as its --array says"
@@ -95,7 +97,7 @@ def _held(job: Job) -> str:
 
 def _shortage(job: Job, cluster: Cluster) -> str:
     """Return why there are not enough nodes for a job."""
-    mine = admission.hosts(job.spec, cluster.nodes.values())
+    mine = admission.hosts(job.spec, cluster.state.own)
     away, busy = _away(mine), [node.busy for node in mine if node.state == "busy"]
     if not cluster.nodes:
         return "no node has joined yet"
@@ -104,7 +106,7 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     if len(mine) < job.spec.nodes:
         return f"the cluster has {counted(len(mine), 'node')} with what it asks for"
     if len(mine) - away < job.spec.nodes:
-        return f"{away} of its nodes {'is' if away == 1 else 'are'} drained, silent or down"
+        return f"{away} of its nodes {'is' if away == 1 else 'are'} {_why_away(mine)}"
     if len(mine) - away - len(busy) < job.spec.nodes:
         return f"{len(busy)} of its nodes cannot start jobs now: {busy[0].removesuffix('.')}"
     return "not enough nodes are free"
@@ -132,8 +134,12 @@ def _shortage_of_cores(job: Job, controller: PoolController) -> str:
 
 
 def _away(nodes: Sequence[Node]) -> int:
-    """Return how many of these nodes are drained, silent or down."""
+    """Return how many of these nodes are lent, drained, silent or down."""
     return sum(node.state not in ("up", "busy") for node in nodes)
+
+
+def _why_away(nodes: Sequence[Node]) -> str:
+    return ("lent, " if any(node.lent for node in nodes) else "") + "drained, silent or down"
 
 
 MOST_NAMED = 4
@@ -231,10 +237,10 @@ def _room(job: Job, cluster: Cluster) -> str:
         spare, total = cluster.controller.spare
         needs = span_of(job.spec.least, job.spec.most, "core")
         return f"It needs {needs}; the minima of running jobs leave {spare} of {total}."
-    mine = admission.hosts(job.spec, cluster.nodes.values())
+    mine = admission.hosts(job.spec, cluster.state.own)
     free = sum(node.state == "up" and not cluster.placements.on(node.index) for node in mine)
-    where = "" if len(mine) == len(cluster.nodes) else f" of the {len(mine)} that have what it asks for"
-    away = f", {_away(mine)} drained, silent or down" if _away(mine) else ""
+    where = "" if len(mine) == cluster.state.size else f" of the {len(mine)} that have what it asks for"
+    away = f", {_away(mine)} {_why_away(mine)}" if _away(mine) else ""
     unable = sum(node.state == "busy" for node in mine)
     away += f", {unable} cannot start jobs now" if unable else ""
     is_free = f"{free}{where} {'is' if free == 1 else 'are'} free{away}"

@@ -98,4 +98,4 @@ def merged(answers: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Any]) 
 
 
 def _at_home(row: Any, home: str) -> Any:  # noqa: ANN401 - a JSON value
-    return row | {"home": home} if isinstance(row, dict) and "state" in row else row
+    return row | {"home": row.get("home") or home} if isinstance(row, dict) and "state" in row else row

@@ -48,6 +48,8 @@ class JobQueue:
         self.throttles = Turns(_bound_of_array)
         """How many jobs of an array run at once."""
         self.dependencies = Dependencies()
+        self.too_large: dict[int, None] = {}
+        """Jobs that could start but need more nodes than this home partition has; the policy does not know them."""
         self._arranged = 0.0
         """When the queue was last put into the order of users' shares."""
         self._groups: dict[str, Spec] = {}
@@ -92,8 +94,12 @@ class JobQueue:
     def check(self, spec: Spec) -> None:
         """Raise SchedulerError, with the reason, for a job that can never run on the nodes that there are."""
         state = self._state
-        hosts = self._fitting.hosts(self._placed(spec), state.nodes.values())
-        admission.check(spec, hosts, state.nodes.values(), state.settings, state.policy)
+        hosts = self._fitting.hosts(self._placed(spec), state.own)
+        admission.check(spec, hosts, state.own, state.settings, state.policy, reach=state.reach)
+
+    def _is_too_large(self, spec: Spec) -> bool:
+        state = self._state
+        return state.lends and admission.may_span(spec, state.policy) and spec.nodes > state.size
 
     # --- in and out -----------------------------------------------------------------------------------------------
 
@@ -113,14 +119,29 @@ class JobQueue:
         could = not job.held and not self.waits_for(job.number) and not self.why_not(job.spec)
         could = could and not self.image_away(job)
         could = could and self.throttles.enter(job) and self.turns.enter(job)
-        if controller and could and not controller.waits(job.number):
+        if not (controller and could) or controller.waits(job.number):
+            return
+        if self._is_too_large(job.spec):
+            self.too_large[job.number] = None
+        else:
             controller.submit(job.number, self.request(job), int(now))
+
+    def fit(self, now: float) -> None:
+        """Submit jobs to the policy that needed more nodes than there were, and no longer do."""
+        for number in [one for one in self.too_large if not self._is_too_large(self._state.jobs[one].spec)]:
+            del self.too_large[number]
+            self.admit(self._state.jobs[number], now)
 
     def withdraw(self, job: Job) -> None:
         """Remove a waiting job from the policy's queue, or from those waiting for their user's turn."""
-        controller = self._state.controller
         self._state.outbox.save(job)
         self.has_left(job)
+        self.take_out(job)
+
+    def take_out(self, job: Job) -> None:
+        """Remove a job from those that wait for nodes."""
+        controller = self._state.controller
+        self.too_large.pop(job.number, None)
         if controller and controller.waits(job.number):
             controller.withdraw(job.number)
 
@@ -231,6 +252,8 @@ class JobQueue:
             cls = MALLEABLE if job.spec.least < job.spec.most else RIGID
             return JobRequest(job.spec.most, length, cls, job.priority, most=job.most, least=job.least)
         cores = state.controller.cores if state.controller else 0
+        if any(state.nodes[name].home for name in job.shares):  # others get no part of borrowed nodes
+            return JobRequest(job.spec.nodes, length, RIGID, job.priority, group)
         shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, cores)
         return JobRequest(job.spec.nodes, length, CLASSES[job.spec.job_class] if shares else RIGID, job.priority, group)
 

@@ -154,6 +154,9 @@ class Node:
     reason why it recently could not start one: it gets none until `again`, after a `pause` in seconds that grows until
     it starts one. `partitions` are the names of those to which it belongs. It `saves` fillers in
     these ways, and restores those that were saved on a `cpu` of its type.
+
+    A node that was borrowed belongs to the home partition `home`. One of this home partition that is `lent` (None: it
+    is not) is with the home partition of that name; if that is empty, it is offered to all others.
     """
 
     name: str
@@ -178,6 +181,8 @@ class Node:
     limits_memory: bool = False
     saves: list[str] = field(default_factory=list)
     cpu: str = ""
+    home: str = ""
+    lent: str | None = None
 
     @property
     def can(self) -> set[str]:
@@ -187,11 +192,13 @@ class Node:
     @property
     def speaks(self) -> bool:
         """Whether its agent has sent a message recently."""
-        return not self.down and self.heard is not None and self.gone_since is None
+        return not (self.down or self.lent) and self.heard is not None and self.gone_since is None
 
     @property
     def state(self) -> str:
-        """One of up, drained, busy, gone (its agent is silent), down (silent so long that its jobs were given up)."""
+        """One of up, drained, busy, lent, gone (its agent is silent), down (so long that its jobs were given up)."""
+        if self.lent:
+            return "lent"
         if self.down:
             return "down"
         if not self.speaks:
@@ -203,7 +210,7 @@ class Node:
         return {name: getattr(self, name) for name in _OF_NODE} | {"state": self.state}
 
 
-_OF_NODE = tuple(item.name for item in fields(Node))
+_OF_NODE = tuple(item.name for item in fields(Node) if item.name != "lent")
 
 
 class Entry(NamedTuple):

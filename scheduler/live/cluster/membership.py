@@ -15,7 +15,7 @@ from drom.scheduler.live.cluster.partitions import names_of
 from drom.scheduler.live.cluster.placements import FIRST_PAUSE, LONGEST_PAUSE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from drom.agent.execution import protocol as say
     from drom.scheduler.live.cluster.executions import Executions
@@ -40,6 +40,8 @@ class Membership:
         """The earliest time at which the silence of a node has a consequence, or a node is no longer put off."""
         self.strangers: dict[str, set[tuple[int, int]]] = {}
         """Attempts, by node, given up while the node was silent; no job starts there until they are killed."""
+        self._lent: Mapping[str, str] = {}
+        """The nodes on which this home partition does not schedule: see `FreeList`."""
 
     # --- coming and going -----------------------------------------------------------------------------------------
 
@@ -47,9 +49,8 @@ class Membership:
         """Add the node of an agent that has introduced itself, or renew what is known of it, and return it."""
         node = self._nodes.get(message.node)
         if node is None:
-            index = next(index for index in count() if index not in self._state.node_at)
-            node = self._nodes[message.node] = Node(message.node, index, message.cores)
-            self._state.node_at[index] = node
+            node = self._add(message.node, message.cores)
+            node.lent = self._lent.get(node.name)
         node.cores, node.cpus_per_core = message.cores, message.cpus_per_core
         node.memory, node.host = message.memory, message.host
         node.resources, node.features = dict(message.resources), list(message.features)
@@ -67,6 +68,11 @@ class Membership:
         self._queue.regroup_by(node, is_there=True)
         return node
 
+    def _add(self, name: str, cores: int) -> Node:
+        index = next(index for index in count() if index not in self._state.node_at)
+        node = self._nodes[name] = self._state.node_at[index] = Node(name, index, cores)
+        return node
+
     def _open(self, node: Node, now: float) -> None:
         """Report to the policy what a node has. Scheduling begins with the first node; all may need its size."""
         state = self._state
@@ -82,9 +88,11 @@ class Membership:
         self._began = now
         for node in nodes:
             node.heard, node.gone_since = None, None
-            node.busy, node.pause, node.again = "", 0.0, None
+            node.busy, node.pause, node.again, node.lent = "", 0.0, None, None
             node.partitions = names_of(node, self._state.settings.partitions)
             self._nodes[node.name] = self._state.node_at[node.index] = node
+            if node.home:
+                self._state.borrowed.add(node.name)
             self._open(node, now)
 
     def drain(self, name: str, reason: str) -> None:
@@ -104,10 +112,14 @@ class Membership:
         if jobs:
             msg = f"node {name} has job {jobs[0]}, which has not left its other nodes yet: try again."
             raise SchedulerError(msg)
-        del self._nodes[name], self._state.node_at[node.index]
-        self.strangers.pop(name, None)
-        self._outbox.nodes[name] = None
+        self._remove(node)
         self._fillers.forgotten(name, now)
+
+    def _remove(self, node: Node) -> None:
+        del self._nodes[node.name], self._state.node_at[node.index]
+        self.strangers.pop(node.name, None)
+        self._state.borrowed.discard(node.name)
+        self._outbox.nodes[node.name] = None
         self._queue.regroup_by(node, is_there=False)
 
     def _known(self, name: str) -> Node:
@@ -117,12 +129,46 @@ class Membership:
             raise SchedulerError(msg)
         return node
 
+    # --- nodes of other home partitions ---------------------------------------------------------------------------
+
+    def follow(self, lent: Mapping[str, str], now: float) -> list[str]:
+        """Schedule on no node in `lent`, which is offered or lent; return those that have been given back.
+
+        Their agents have to introduce themselves again.
+        """
+        if lent is self._lent:
+            return []
+        self._lent, back = lent, []
+        for node in self._nodes.values():
+            before, node.lent = node.lent, None if node.home else lent.get(node.name)
+            if before and not node.lent:
+                node.gone_since, self.next_look = now, 0.0
+                back.append(node.name)
+            if before != node.lent:
+                self.refresh(node)
+        return back
+
+    def borrow(self, name: str, home: str, cores: int, now: float) -> None:
+        """Add a node that belongs to another home partition; its agent has yet to introduce itself here."""
+        node = self._add(name, cores)
+        node.home, node.heard = home, now
+        self._state.borrowed.add(name)
+        self._outbox.nodes[name] = node
+        self.next_look = 0.0
+        self._open(node, now)
+
+    def give_back(self, node: Node) -> None:
+        """Remove a borrowed node that has no job."""
+        self._outbox.warn("node_given_back", node=node.name, home=node.home)
+        self._remove(node)
+
     # --- whether jobs may start -----------------------------------------------------------------------------------
 
     def refresh(self, node: Node) -> None:
         """Send the policy whether jobs may start on a node."""
         controller = self._state.controller
-        if controller and node.state == "up" and not self.strangers.get(node.name):
+        is_away = node.home or node.lent is not None
+        if controller and node.state == "up" and not is_away and not self.strangers.get(node.name):
             controller.node_up(node.index)
         elif controller:
             controller.node_down(node.index, AGENT_GONE if node.state == "gone" else NODE_DOWN)
@@ -132,6 +178,8 @@ class Membership:
         if node.busy:
             return
         node.pause = min(2 * node.pause, LONGEST_PAUSE) or FIRST_PAUSE
+        if node.home:  # no other job could try it before
+            node.pause = LONGEST_PAUSE
         node.busy, node.again = reason, now + node.pause
         self.next_look = min(self.next_look, node.again)
         self._outbox.warn("node_busy", node=node.name, pause_seconds=node.pause, reason=reason)
@@ -180,7 +228,7 @@ class Membership:
 
     def _silence_limit(self, node: Node) -> float:
         """Return the time until which the silence of a node has no consequence."""
-        if node.down:
+        if node.down or node.lent:
             return math.inf
         if node.gone_since is not None:
             return node.gone_since + self._state.settings.give_up

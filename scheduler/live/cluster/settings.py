@@ -58,6 +58,8 @@ class Settings:
     """The home partition; empty if the cluster has none."""
     first_job: int = 1
     """The number of the first job."""
+    lends: bool = True
+    """Whether home partitions lend each other nodes."""
 
     def priority(self, spec: Spec) -> int:
         """Return the priority of a job, with that of its partition."""

@@ -45,6 +45,25 @@ class ClusterState:
         self.controller: Driver | None = None
         """The driver of the policy, from the first node on."""
         self.outbox = Outbox()
+        self.borrowed: set[str] = set()
+        """The nodes that belong to other home partitions."""
+        self.reach = 0
+        """The most nodes of other home partitions that a job can ever get."""
+
+    @property
+    def own(self) -> list[Node]:
+        """The nodes that are not borrowed."""
+        return [node for node in self.nodes.values() if not node.home] if self.borrowed else list(self.nodes.values())
+
+    @property
+    def size(self) -> int:
+        """The number of nodes that are not borrowed."""
+        return len(self.nodes) - len(self.borrowed)
+
+    @property
+    def lends(self) -> bool:
+        """Whether nodes are lent to other home partitions, and borrowed from them: policies give jobs whole nodes."""
+        return self.settings.lends and bool(self.settings.home) and not self.policy.shares_nodes
 
     def state_of(self, number: int) -> str | None:
         """Return the state of a job; None if no job has that number."""

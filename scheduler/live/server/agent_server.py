@@ -177,6 +177,10 @@ class AgentServer:
         """Return the name of the node that a connection represents, None if it represents none."""
         return self._names.get(peer)
 
+    def peer_of(self, name: str) -> Peer | None:
+        """Return the connection that represents a node, None if none does."""
+        return self._peers.get(name)
+
     def has_speaker(self, name: str, peer: Peer, within: float) -> bool:
         """Return whether another connection has sent messages for this node in the last `within` seconds."""
         other = self._peers.get(name, peer)

@@ -2,7 +2,8 @@
 """The directory of a cluster in etcd: its home partitions, and the schedulers that are present, each under a lease.
 
 Below the cluster's prefix there are `directory/homes/NUMBER` with the name of a home partition, `directory/schedulers`
-with a key for each scheduler, and `home/NAME` with the queue of each home partition (`SharedRows`).
+with a key for each scheduler, `directory/free/NAME` with the free list of each home partition (`FreeLists`), and
+`home/NAME` with the queue of each (`SharedRows`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.live.cluster.homes import MOST_HOMES, Present
 from drom.scheduler.live.server.etcd import CompactedError, Etcd, StoreError, absent, put
+from drom.scheduler.live.server.free_lists import FreeLists
 from drom.scheduler.live.server.lease import Lease
 from drom.scheduler.live.server.prefix import claim
 from drom.scheduler.live.server.shared_rows import PATIENCE, SharedRows
 from drom.scheduler.live.server.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from drom.scheduler.live.server.etcd import Record, StoreAddress
 
@@ -39,6 +41,7 @@ class Directory:
         self.home = home
         self._address, self._cluster, self._name, self._seconds = address, cluster, name, lease
         self._at = f"{address.prefix}/directory/"
+        self.free = FreeLists(self.etcd, f"{self._at}free/")
         self.homes: dict[str, int] = {}
         """The numbers of the home partitions, in the order of their names."""
         self.present: dict[int, Present] = {}
@@ -85,15 +88,22 @@ class Directory:
             os.read(self.fd, 4096)
         try:
             for changes in self._watch.take() if self._watch else ():
-                for record, is_deleted in changes:
-                    self._records.pop(record.key, None)
-                    if not is_deleted:
-                        self._records[record.key] = record
-                self._read()
+                self._take(changes)
         except CompactedError:
             self._unwatch()
         if self._watch is None:
             self._load()
+
+    def _take(self, changes: Iterable[tuple[Record, bool]]) -> None:
+        """Bring everything up to date: these records were written, or deleted."""
+        for record, is_deleted in changes:
+            if record.key.startswith(self.free.at):
+                self.free.take(record, is_deleted=is_deleted)
+                continue
+            self._records.pop(record.key, None)
+            if not is_deleted:
+                self._records[record.key] = record
+        self._read()
 
     def _read(self) -> None:
         """Bring `homes` and `present` up to date."""
@@ -127,8 +137,9 @@ class Directory:
         for read_at, records in self.etcd.pages(self._at, PAGE, PATIENCE):
             revision = read_at
             found += records
-        self._records = {one.key: one for one in found}
-        self._read()
+        self._records.clear()
+        self.free.clear()
+        self._take((one, False) for one in found)
         self._watch = Watch(self.etcd, self._at, revision + 1, 2.0 * self._seconds, self._wake)
 
     def _wake(self) -> None:

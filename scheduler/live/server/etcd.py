@@ -128,7 +128,17 @@ def after_all(prefix: str) -> str:
 
 def absent(key: str) -> dict[str, Any]:
     """Return the comparison that holds if there is no such key."""
-    return {"key": to_wire(key), "target": "CREATE", "create_revision": "0"}
+    return created(key, 0)
+
+
+def created(key: str, revision: int) -> dict[str, Any]:
+    """Return the comparison that holds if a key was created at a revision."""
+    return {"key": to_wire(key), "target": "CREATE", "create_revision": str(revision)}
+
+
+def written(key: str, revision: int) -> dict[str, Any]:
+    """Return the comparison that holds if a key was last written at a revision; at 0, if there is no such key."""
+    return {"key": to_wire(key), "target": "MOD", "mod_revision": str(revision)}
 
 
 def put(key: str, value: bytes | None, lease: str = "0") -> dict[str, Any]:

@@ -13,15 +13,19 @@ from drom.agent.errors import ControlError, NotYetError
 from drom.agent.execution import protocol as say
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.homes import adopters, first_job, home_of
+from drom.scheduler.live.cluster.lending import EMPTY
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
 from drom.scheduler.live.server.etcd import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from drom.agent.model.caller import Caller
     from drom.agent.observe.log import Log
     from drom.scheduler.live.cluster.homes import Present
     from drom.scheduler.live.server.agent_server import AgentMessage, AgentServer, Peer
     from drom.scheduler.live.server.directory import Directory
+    from drom.scheduler.live.server.free_lists import FreeLists
     from drom.scheduler.live.server.shared_rows import SharedRows
     from typing_extensions import Self
 
@@ -69,8 +73,8 @@ class Homes(Generic[S]):
         self._servers = {directory.home: own}
         self._homes_of: dict[str, str] = {}
         """The home partitions of nodes that were welcomed."""
-        self._put_off: dict[Peer, str] = {}
-        """Connections of agents with their home partitions: they are asked for a Hello once those are led here."""
+        self._put_off: dict[Peer, tuple[str, str]] = {}
+        """Connections of agents that others lead, with their nodes and home partitions: asked for a Hello later."""
         self._again = 0.0
         """When the directory may be asked again (CLOCK_MONOTONIC)."""
         self._told = ""
@@ -135,15 +139,34 @@ class Homes(Generic[S]):
         for home, server in self.adopted.items():
             if server.advance():
                 self._log("home_adopted", home=home)
-                for peer in [peer for peer, of in self._put_off.items() if of == home]:
-                    del self._put_off[peer]
-                    self._desk.answer(peer, say.Who())
+                self.call([node for node, of in self._put_off.values() if self._place_of(node, of) == home])
 
     def close(self) -> None:
         """Leave the directory, and what was adopted."""
         for server in self.adopted.values():
             server.close()
         self._directory.close()
+
+    # --- nodes that are lent --------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> FreeLists:
+        """The free lists of all home partitions."""
+        return self._directory.free
+
+    def call(self, nodes: Collection[str]) -> None:
+        """Ask the agents of nodes to introduce themselves."""
+        if not nodes:
+            return
+        wanted = {*nodes}
+        put_off = {peer for peer, (node, _) in self._put_off.items() if node in wanted}
+        for peer in put_off | {*filter(None, map(self._desk.peer_of, wanted))}:
+            self._put_off.pop(peer, None)
+            self._desk.answer(peer, say.Who())
+
+    def _place_of(self, node: str, home: str) -> str:
+        """Return the home partition that has a node of `home` now: that one, or the one that has borrowed it."""
+        return self.free.seen.get(home, EMPTY).nodes.get(node) or home
 
     # --- agents and users -----------------------------------------------------------------------------------------
 
@@ -153,22 +176,22 @@ class Homes(Generic[S]):
         if not isinstance(message, say.Hello):
             home = self._homes_of.get(self._desk.name_of(said.peer) or "", "")
             self._servers.get(home, self._own).receive(said)
-        elif message.home in self._servers:
-            self._servers[message.home].receive(said)
+        elif (home := self._place_of(message.node, message.home)) in self._servers:
+            self._servers[home].receive(said)
             if self._desk.name_of(said.peer) == message.node:
-                self._homes_of[message.node] = message.home
+                self._homes_of[message.node] = home
         else:
-            self._turn_away(said.peer, message.home)
+            self._turn_away(said.peer, message, home)
 
-    def _turn_away(self, peer: Peer, home: str) -> None:
-        """Refer an agent to the scheduler that leads its home partition."""
+    def _turn_away(self, peer: Peer, hello: say.Hello, home: str) -> None:
+        """Refer an agent to the scheduler that leads the home partition that has its node."""
         try:
             reason = f"{self._where(home)}."
         except ControlError as error:
             reason = str(error)
         else:
             if len(self._put_off) < MOST_PUT_OFF:
-                self._put_off[peer] = home
+                self._put_off[peer] = hello.node, hello.home
         self._desk.answer(peer, say.No(reason))
 
     def _where(self, home: str) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.jobs import Entry
     from prometheus_client.core import Metric
 
-NODE_STATES = ("up", "drained", "busy", "gone", "down")
+NODE_STATES = ("up", "drained", "busy", "gone", "down", "lent")
 JOB_STATES = (PENDING, STARTING, RUNNING, ENDING)
 HAPPENED = (
     *("submitted", "placed", "started", "ordered", "resized", "resize_failed", "kill_failed", "requeued"),
@@ -110,7 +110,7 @@ class ClusterCollector:
 
         clusters = self._find()
         jobs = Counter(job.state for cluster in clusters for job in cluster.jobs.values())
-        nodes = Counter(node.state for cluster in clusters for node in cluster.nodes.values())
+        nodes = Counter(node.state for cluster in clusters for node in cluster.state.own)
         for name, text, states, counted in (
             ("jobs", "Jobs that are not over, by state.", JOB_STATES, jobs),
             ("nodes", "Nodes by state.", NODE_STATES, nodes),
@@ -122,7 +122,7 @@ class ClusterCollector:
         total = GaugeMetricFamily("drom_scheduler_node_cores", "Cores of a node.", labels=["node"])
         held = GaugeMetricFamily("drom_scheduler_node_cores_held", "Cores that jobs may hold.", labels=["node"])
         for cluster in clusters:
-            for node in cluster.nodes.values():
+            for node in (one for one in cluster.nodes.values() if not one.lent):  # another one has it
                 total.add_metric([node.name], node.cores)
                 held.add_metric([node.name], cluster.placements.held(node.index))
         stuck = GaugeMetricFamily("drom_scheduler_stuck", "1 while the queue cannot be written, and nothing begins.")

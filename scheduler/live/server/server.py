@@ -31,6 +31,7 @@ from drom.scheduler.live.cluster.spec import (
 )
 from drom.scheduler.live.server.agent_server import AgentServer
 from drom.scheduler.live.server.homes import Homes
+from drom.scheduler.live.server.lender import Lender
 from drom.scheduler.live.server.metrics import Counts
 from drom.scheduler.live.server.planner_process import PlannerProcess
 from drom.scheduler.live.server.starting import Standby, Starting
@@ -84,7 +85,7 @@ class Server:
     """A scheduler in its `folder`, with its queue there or in `rows`.
 
     With a `directory` it also leads home partitions that have no scheduler of their own, for each of which there is
-    another object with the same `shared`. Raises SchedulerError or ControlError if it cannot start.
+    another object with the same `shared` and `homes`. Raises SchedulerError or ControlError if it cannot start.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Server:
         rows: SharedRows | None = None,
         directory: Directory | None = None,
         shared: Shared | None = None,
+        homes: Homes[Server] | None = None,
         gates: tuple[RemoteEndpoint | None, RemoteEndpoint | None] = (None, None),
         begins: bool = True,
     ) -> None:
@@ -125,6 +127,8 @@ class Server:
         """The connections of agents that were told to wait."""
         self._begun = False
         self._homes = Homes(self, self._desk, directory, log) if directory else None
+        self._all_homes = all_homes = homes or self._homes
+        self._lender = Lender(self.stored, rows, all_homes.free, all_homes.call) if rows and all_homes else None
         if begins:
             prepare(policy)
             self._begin()
@@ -161,8 +165,16 @@ class Server:
     def beside(self, home: str, rows: SharedRows, first_job: int) -> Server:
         """Return a scheduler of another home partition in this process. Raises SchedulerError."""
         settings = replace(self.stored.settings, home=home, first_job=first_job)
-        folder = self._folder / HOMES / home
-        return Server(folder, self.policy, settings, self._log, rows=rows, shared=self._shared, begins=False)
+        return Server(
+            self._folder / HOMES / home,
+            self.policy,
+            settings,
+            self._log,
+            rows=rows,
+            shared=self._shared,
+            homes=self._all_homes,
+            begins=False,
+        )
 
     def run(
         self, ready: Callable[[], None], manager: ServiceManager, reload: Callable[[], None] = lambda: None
@@ -315,9 +327,12 @@ class Server:
         """Call the policy, store changes, send; nothing while another scheduler leads."""
         if self.waiting:
             return
-        if self._survive("queue", self.stored.flush):
+        lender = self._lender
+        self._survive("homes", self.cluster.loans.release)
+        if self._survive("queue", self.stored.flush) and (not lender or self._survive("homes", lender.follow)):
             self._survive("policy", self._ask_policy)
-            self._survive("queue", self.stored.flush)
+            if self._survive("queue", self.stored.flush) and lender:
+                self._survive("homes", lender.act)
         self._survive("tidying", self.stored.tidy)
 
     def _ask_policy(self) -> None:
@@ -379,14 +394,15 @@ class Server:
         if self.stored.stuck:
             return max(0.0, self.stored.stuck - time.monotonic())
         look = self.guard.run("policy", self.cluster.next_look, "look")
-        return LONGEST_SLEEP if look is None else max(0.0, min(LONGEST_SLEEP, look - self.stored.clock()))
+        lends = self._lender.next_look() if self._lender else LONGEST_SLEEP
+        return min(LONGEST_SLEEP, lends, LONGEST_SLEEP if look is None else max(0.0, look - self.stored.clock()))
 
     # --- agents ---------------------------------------------------------------------------------------------------
 
     def _send(self, name: str, message: say.ToAgent) -> None:
         """Send a message to a node's agent, a welcome with this scheduler's epoch."""
         if self._rows and isinstance(message, say.Welcome):
-            message = replace(message, epoch=self._rows.epoch)
+            message = replace(message, epoch=self._lender.epoch_of(name) if self._lender else self._rows.epoch)
         self._desk.send(name, message)
 
     def receive(self, said: AgentMessage) -> None:
@@ -423,9 +439,12 @@ class Server:
         name = message.node
         if why_not:
             raise SchedulerError(why_not)
-        if message.home != self.stored.settings.home:
+        there, home = self.cluster.nodes.get(name), self.stored.settings.home
+        if message.home and not home:
             raise SchedulerError("this cluster has no home partitions: start the agent without --home-partition.")
-        if other := self._job_of_another_home(message):
+        if message.home != ((there and there.home) or home):
+            raise SchedulerError(f"another agent for node {name} has another --home-partition: give both the same.")
+        if other := self._job_of_another_home(message, is_new=there is None):
             msg = f"node {name} has job {other} of another home partition: start its agent there until that has ended."
             raise SchedulerError(msg)
         if self._desk.name_of(peer) not in (None, name):
@@ -434,10 +453,14 @@ class Server:
             msg = f"another agent for node {name} is connected: stop it, or give this one another name with --node."
             raise SchedulerError(msg)
 
-    def _job_of_another_home(self, message: say.Hello) -> int | None:
-        """Return a job on a node that belongs to another home partition, where it would be given up here."""
+    def _job_of_another_home(self, message: say.Hello, *, is_new: bool) -> int | None:
+        """Return a job on a node that belongs to another home partition, which it would leave without a report.
+
+        A node that is not new here came back from a home partition that has the reports of jobs that are over.
+        """
         home, first = self.stored.settings.home, self.stored.settings.first_job
-        return next((one.job for one in message.jobs if home and one.job // SPAN != first // SPAN), None)
+        jobs = (one for one in message.jobs if is_new or one.state == "running")
+        return next((one.job for one in jobs if home and one.job // SPAN != first // SPAN), None)
 
     # --- users ----------------------------------------------------------------------------------------------------
 

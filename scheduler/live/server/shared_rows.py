@@ -35,6 +35,7 @@ from drom.scheduler.live.server.etcd import (
     from_wire,
     put,
     to_wire,
+    written,
 )
 from drom.scheduler.live.server.lease import Lease
 from drom.scheduler.live.server.prefix import claim
@@ -93,6 +94,7 @@ class SharedRows:
         """The name of another scheduler that leads, as far as is known; empty if none does."""
         self._cluster, self._name, self._seconds = cluster, name, lease
         self._prefix = address.prefix
+        self.leader_key = f"{address.prefix}/leader"
         self._db: sqlite3.Connection | None = None
         self._changed: set[Key] = set()
         """Rows that may differ from those in etcd: changed since the last write that is known to have succeeded."""
@@ -146,7 +148,7 @@ class SharedRows:
                     for record in records:
                         self._copy(record.key, record.value)
         self._changed.clear()
-        self._follow(self.etcd.first(f"{self._prefix}/leader", PATIENCE, revision))
+        self._follow(self.etcd.first(self.leader_key, PATIENCE, revision))
         self._unwatch()
         self._watch = Watch(self.etcd, f"{self._prefix}/", revision + 1, 2.0 * self._seconds, self._wake)
 
@@ -181,7 +183,7 @@ class SharedRows:
     def _apply(self, changes: list[tuple[Record, bool]]) -> None:
         with _transaction(self._database):
             for record, is_deleted in changes:
-                if record.key == f"{self._prefix}/leader":
+                if record.key == self.leader_key:
                     self._follow(None if is_deleted else record)
                 elif record.key.startswith(f"{self._prefix}/rows/"):
                     self._copy(record.key, None if is_deleted else record.value)
@@ -227,7 +229,7 @@ class SharedRows:
     def _stand(self) -> None:
         """Try to become the leader."""
         self._lease = lease = Lease(self.etcd, self._seconds)
-        key = f"{self._prefix}/leader"
+        key = self.leader_key
         try:
             held, revision, _ = self.etcd.transact([absent(key)], [self._claim(lease)], key, PATIENCE)
         except StoreError:
@@ -241,7 +243,7 @@ class SharedRows:
     def _claim(self, lease: Lease) -> dict[str, Any]:
         """Return the operation that writes the key `leader`."""
         value = json.dumps({"name": self._name, "turn": self._turn})
-        return put(f"{self._prefix}/leader", value.encode(), lease=lease.number)
+        return put(self.leader_key, value.encode(), lease=lease.number)
 
     def _take_over(self, record: Record) -> None:
         """Lead, once the copy has everything that was stored before, and finish what the last leader began."""
@@ -334,12 +336,12 @@ class SharedRows:
         if not (self.epoch and self._lease):
             raise DeposedError(REPLACED)
         self._turn += 1
-        key, claim = f"{self._prefix}/leader", self._claim(self._lease)
+        key, claim = self.leader_key, self._claim(self._lease)
         until = time.monotonic() + (IMPATIENCE if self._hesitates else PATIENCE)
         self._hesitates = True
         while True:
-            compare = [{"key": to_wire(key), "target": "MOD", "mod_revision": str(self._last)}]
             left = max(until - time.monotonic(), 0.001)
+            compare = [written(key, self._last)]
             held, revision, record = self.etcd.transact(compare, [claim, *operations], key, left)
             if held:
                 self._last = revision

@@ -343,11 +343,9 @@ class UserOrders:
             "name": self._stored.settings.name,
             "policy": self._stored.cluster.policy.name,
             "parameters": self._stored.cluster.policy.parameters(),
-            "nodes": list(self._stored.cluster.nodes),
+            "nodes": [node.name for node in self._stored.cluster.state.own],
             "cores": self._stored.cluster.cores_of_nodes,
-            "sizes": {
-                name: [node.cores, node.resources.get(GPU, 0)] for name, node in self._stored.cluster.nodes.items()
-            },
+            "sizes": {node.name: [node.cores, node.resources.get(GPU, 0)] for node in self._stored.cluster.state.own},
             "jobs": [row["jobs"] for row in rows],
             "entries": [entry for row in rows for entry in row["entries"]],
             "before": before,
@@ -388,9 +386,13 @@ class UserOrders:
         }
 
     def _nodes(self, order: dict[str, Any], _: Caller) -> dict[str, object]:
-        """Return a page of nodes in the order of their indices, which begins with the index `after`."""
+        """Return a page of nodes in the order of their indices, which begins with the index `after`.
+
+        Nodes that are lent are among those of their borrower.
+        """
         after = _number(order, "after", 0, least=0)
-        rest = sorted((node for node in self._stored.cluster.nodes.values() if node.index >= after), key=_index)
+        there = self._stored.cluster.nodes.values()
+        rest = sorted((node for node in there if node.index >= after and not node.lent), key=_index)
         rows = fill(map(self._node, rest))
         more = rest[len(rows) - 1].index + 1 if len(rows) < len(rest) else None
         return {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "nodes": rows, "after": more}
@@ -398,21 +400,26 @@ class UserOrders:
     def _homes(self, _: dict[str, Any], __: Caller) -> dict[str, object]:
         """Return what this home partition, or a cluster without any, has."""
         cluster = self._stored.cluster
-        nodes = [node for node in cluster.nodes.values() if node.state == "up"]
+        own = cluster.state.own
+        nodes = [node for node in own if node.state == "up"]
         row = {
             "home": self._stored.settings.home,
-            "nodes": len(cluster.nodes),
+            "nodes": len(own),
             "up": len(nodes),
             "cores": sum(node.cores for node in nodes),
             "held": sum(cluster.placements.held(node.index) for node in nodes),
             "running": sum(job.state in ON_NODES for job in cluster.jobs.values()),
             "waiting": sum(job.state == PENDING for job in cluster.jobs.values()),
+            "lent": sum(node.state == "lent" for node in own),
+            "borrowed": len(cluster.nodes) - len(own),
         }
         return {"schema_version": SCHEMA_VERSION, "homes": [row]}
 
     def _node(self, node: Node) -> dict[str, Any]:
         jobs = [part.job for part in self._stored.cluster.placements.on(node.index)]
-        return node.to_json() | {"jobs": {job.number: job.shares[node.name] for job in jobs}}
+        borrower = self._stored.settings.home if node.home else ""
+        on_it = {job.number: job.shares[node.name] for job in jobs}
+        return node.to_json() | {"borrower": borrower, "jobs": on_it}
 
 
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - the value of any field

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.scheduler.live.cluster.homes import MOST_HOMES, Present
+from drom.scheduler.live.cluster.lending import EMPTY, FreeList
 from drom.scheduler.live.server import directory as module
 from drom.scheduler.live.server.directory import Directory
 from drom.scheduler.live.server.etcd import Etcd, StoreError, put
@@ -93,6 +94,60 @@ def test_numbers_are_given_once(
     with pytest.raises(StoreError, match=r"^there are 3 home partitions, the most for a cluster: choose one of them$"):
         opened("s3", "c")
     assert MOST_HOMES == 1000
+
+
+def elect(address: StoreAddress, home: str) -> int:
+    """Have a scheduler lead a home partition, and return its epoch."""
+    key, etcd = f"{address.prefix}/home/{home}/leader", Etcd(address)
+    etcd.transact([], [put(key, None)], key, 5.0)
+    return etcd.transact([], [put(key, b"x")], key, 5.0)[1]
+
+
+def test_pools_are_changed_together_if_they_are_as_they_were_seen(
+    opened: Callable[[str, str], Directory], address: StoreAddress
+) -> None:
+    """Others see that by their watch; who has seen less learns what its own list is, and changes nothing."""
+    first, second = opened("s1", "a"), opened("s2", "b")
+    epoch, other = elect(address, "a"), elect(address, "b")
+    offers, taken = FreeList(2, 4, nodes={"n1": ""}), FreeList(2, 4, nodes={"n1": "b"})
+    assert first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": offers})
+    assert not second.free.swap("b", f"{address.prefix}/home/b/leader", other, {"a": taken, "b": EMPTY})
+    assert second.free.seen == {}
+    wait_until(lambda: sees(second) and second.free.seen == {"a": offers}, lambda: second.free.seen)
+    assert second.free.swap("b", f"{address.prefix}/home/b/leader", other, {"a": taken, "b": EMPTY})
+    assert second.free.seen == {"a": taken, "b": EMPTY}
+    assert not first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": EMPTY})
+    assert first.free.seen == {"a": taken}
+    wait_until(lambda: sees(first) and first.free.seen == second.free.seen, lambda: first.free.seen)
+    assert first.free.written_at("a") == second.free.written_at("a") == first.free.written_at("b") > epoch
+    version = second.free.version
+    second.advance()  # its own changes arrive once more
+    assert (second.free.version, second.free.seen["a"]) == (version, taken)
+    first._load()
+    assert first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": offers})
+
+
+def test_a_scheduler_that_no_longer_leads_changes_no_pool(
+    opened: Callable[[str, str], Directory], address: StoreAddress
+) -> None:
+    """Its epoch is that of an earlier leader."""
+    first, epoch = opened("s1", "a"), elect(address, "a")
+    assert first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": EMPTY})
+    elect(address, "a")
+    assert not first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": EMPTY})
+
+
+def test_a_pool_that_no_drom_has_written_is_told(
+    opened: Callable[[str, str], Directory], address: StoreAddress
+) -> None:
+    """Once it is deleted, the scheduler goes on."""
+    first, epoch, key = opened("s1", "a"), elect(address, "a"), f"{address.prefix}/directory/free/a"
+    Etcd(address).transact([], [put(key, b"[]")], "x", 5.0)
+    with pytest.raises(StoreError, match=r"^no drom has written .*/directory/free/a: delete it$"):
+        wait_until(first.advance, lambda: first.free.seen)
+    Etcd(address).transact([], [put(key, None)], "x", 5.0)
+    wait_until(lambda: sees(first) and first.free.seen == {"a": EMPTY}, lambda: first.free.seen)
+    assert first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": EMPTY})
 
 
 @pytest.mark.parametrize(("key", "value"), [("homes/x", b"a"), ("homes/1", b"\xff"), ("schedulers/7", b"[]")])

@@ -12,6 +12,7 @@ from drom.agent.errors import ControlError, NotYetError
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
 from drom.scheduler.live.cli import tables
+from drom.scheduler.live.cluster.lending import FreeList
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.server.agent_server import AgentMessage, AgentServer, Peer
 from drom.scheduler.live.server.directory import Directory
@@ -78,6 +79,10 @@ class Desk:
     def name_of(self, peer: Peer) -> str | None:
         """Return the name of a node."""
         return self.names.get(peer)
+
+    def peer_of(self, name: str) -> Peer | None:
+        """Return the connection of a node."""
+        return next((peer for peer, node in self.names.items() if node == name), None)
 
     def answer(self, peer: Peer, message: say.ToAgent) -> None:
         """Record a message."""
@@ -191,6 +196,23 @@ def test_agents_reach_their_home_partition(place: Place) -> None:
     assert mine not in dict(place.desk.said)
 
 
+def test_an_agent_reaches_the_home_partition_that_has_its_node(place: Place) -> None:
+    """Those of borrowed nodes are welcome, those of lent ones are referred to the borrower."""
+    theirs, mine = place.hello(2, "p2"), place.hello(1, "p1")
+    place.desk.names[mine] = "n1"
+    place.homes.free.seen |= {"p1": FreeList(nodes={"n1": "p2", "n3": ""}), "p2": FreeList(nodes={"n2": "p1"})}
+    place.homes.call([])
+    place.homes.call(["n1", "n2", "n9"])
+    asked = place.desk.said[1:]
+    assert sorted(asked) == [(mine, say.Who()), (theirs, say.Who())]
+    place.own.heard.clear()
+    place.hello(2, "p2")
+    place.hello(1, "p1")
+    place.hello(3, "p1")
+    assert [message.node for message in place.own.heard if isinstance(message, say.Hello)] == ["n2", "n3"]
+    assert place.desk.said[3:] == [(mine, say.No("home partition p2 is led by the scheduler on s2: ask that one."))]
+
+
 def test_a_home_partition_that_cannot_be_adopted_is_told_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again, and the log says when it has succeeded."""
     place.own.made["p2"] = Stub("p2")
@@ -232,7 +254,7 @@ def test_numbers_of_jobs_begin_with_those_of_the_home_partition() -> None:
 
 
 def test_a_node_with_jobs_of_another_home_partition_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would be ended as unknown; a node with jobs of this one is welcome."""
+    """They would be ended as unknown; a node with jobs of this one, or that came back without any, is welcome."""
     with scheduler(settings=Settings(home="p2", first_job=NEXT)) as server:
         refused: list[str] = []
         monkeypatch.setattr(server._desk, "reject", lambda *about: refused.append(about[-1]))
@@ -241,8 +263,17 @@ def test_a_node_with_jobs_of_another_home_partition_is_refused(monkeypatch: pyte
             hello = say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, known, home="p2")
             server.receive(AgentMessage(Peer(0, b"x"), hello, lambda _: ""))
         assert "n2" in server.cluster.nodes
+        over = (say.Known(NEXT - 100_000_000, 1, "ended", 4),)
+        for node, peer in (("n2", Peer(0, b"x")), ("n3", Peer(0, b"y"))):
+            hello = say.Hello(say.PROTOCOL, "1", node, node, "b", 4, 1, 0, {}, (), False, 0.0, over, home="p2")
+            server.receive(AgentMessage(peer, hello, lambda _: ""))
+        server.cluster.members.borrow("n9", "p3", 4, 0.0)
+        hello = say.Hello(say.PROTOCOL, "1", "n9", "n9", "b", 4, 1, 0, {}, (), False, 0.0, (), home="p2")
+        server.receive(AgentMessage(Peer(0, b"z"), hello, lambda _: ""))
+        assert refused.pop() == "another agent for node n9 has another --home-partition: give both the same."
         assert refused == [
-            "node n2 has job 100000001 of another home partition: start its agent there until that has ended."
+            f"node {node} has job 100000001 of another home partition: start its agent there until that has ended."
+            for node in ("n2", "n3")
         ]
 
 
