@@ -111,7 +111,7 @@ class Home:
         self.name = name
         self.own = [f"{name}-{number}" for number in range(size)]
         self.seen: dict[str, tuple[FreeList, int]] = {}
-        self.knows = False
+        self.knows, self.term = False, 1
         self.borrowed: set[str] = set()
         self.waiting: dict[int, int] = {}
         self.running: dict[int, list[str]] = {}
@@ -148,6 +148,9 @@ class Home:
                 self.running[job] = free[:needs]
 
 
+NUMBER = st.integers(0, 2)
+
+
 class Lending(RuleBasedStateMachine):
     """Home partitions that act in any order on what they last saw, lose answers, and die."""
 
@@ -157,8 +160,10 @@ class Lending(RuleBasedStateMachine):
         self.revision = 0
         self.all: dict[str, Home] = {}
         self.jobs = count(1)
+        self.late: list[tuple[Home, int, dict[str, int], Mapping[str, FreeList]]] = []
+        """Writes on the way: by whom, in which term, the revisions that were seen, and what is written."""
 
-    @initialize(sizes=st.lists(st.integers(1, 3), min_size=2, max_size=4))
+    @initialize(sizes=st.lists(st.integers(1, 2), min_size=2, max_size=3))
     def start(self, sizes: list[int]) -> None:
         """Begin with some home partitions."""
         self.all = {f"p{number}": Home(f"p{number}", size) for number, size in enumerate(sizes)}
@@ -169,36 +174,43 @@ class Lending(RuleBasedStateMachine):
 
     def swap(self, home: Home, lists: Mapping[str, FreeList]) -> bool:
         """Change lists if they are as a home partition has seen them."""
-        if any(self.store.get(one, (EMPTY, 0))[1] != home.seen.get(one, (EMPTY, 0))[1] for one in lists):
+        return self.write(home, home.term, {one: home.seen.get(one, (EMPTY, 0))[1] for one in lists}, lists)
+
+    def write(self, home: Home, term: int, seen: Mapping[str, int], lists: Mapping[str, FreeList]) -> bool:
+        """Change lists that were last written at some revisions, for the scheduler of a term."""
+        if term != home.term or any(self.store.get(one, (EMPTY, 0))[1] != at for one, at in seen.items()):
             return False
         self.revision += 1
         self.store |= {one: (free, self.revision) for one, free in lists.items()}
         return True
 
-    @rule(number=st.integers(0, 3), share=st.floats(0.0, 1.0))
+    @rule(number=NUMBER, share=st.floats(0.0, 1.0))
     def submit(self, number: int, share: float) -> None:
         """A job waits, which is no larger than the cluster."""
         total = sum(len(home.own) for home in self.all.values())
         self.home(number).waiting[next(self.jobs)] = 1 + int(share * (total - 1))
 
-    @rule(number=st.integers(0, 3), other=st.integers(0, 3))
-    def watch(self, number: int, other: int) -> None:
-        """A home partition sees what another one has written."""
-        name = self.home(other).name
-        if name in self.store:
-            self.home(number).seen[name] = self.store[name]
+    @rule(number=NUMBER, sees_all=st.booleans())
+    def act(self, number: int, sees_all: bool) -> None:
+        """A home partition starts jobs, and writes free lists; it may not have seen what others have written."""
+        home = self.home(number)
+        home.seen = dict(self.store) if sees_all else home.seen
+        self._act(home)
 
-    @rule(number=st.integers(0, 3))
-    def act(self, number: int) -> None:
-        """A home partition starts jobs, and writes free lists."""
-        self._act(self.home(number), is_lost=False)
-
-    @rule(number=st.integers(0, 3))
-    def act_without_answer(self, number: int) -> None:
+    @rule(number=NUMBER, is_late=st.booleans())
+    def act_without_answer(self, number: int, is_late: bool) -> None:
         """A home partition gets no answer when it writes free lists, or dies before it has stored more."""
-        self._act(self.home(number), is_lost=True)
+        home = self.home(number)
+        home.seen = dict(self.store)
+        self._act(home, lost="late" if is_late else "done")
 
-    def _act(self, home: Home, *, is_lost: bool) -> None:
+    @rule()
+    def arrive(self) -> None:
+        """A write that had no answer arrives."""
+        if self.late:
+            self.write(*self.late.pop(0))
+
+    def _act(self, home: Home, lost: str = "") -> None:
         if not home.knows:
             own = home.lists.get(home.name, EMPTY)
             home.knows = self.swap(home, {home.name: own})
@@ -208,9 +220,13 @@ class Lending(RuleBasedStateMachine):
         home.schedule()
         home.borrowed &= home.used
         wanted = decide(home.situation(), home.lists)
-        if not (wanted.lists and self.swap(home, wanted.lists)):
+        if lost == "late":
+            seen = {one: home.seen.get(one, (EMPTY, 0))[1] for one in wanted.lists}
+            self.late.append((home, home.term, seen, wanted.lists))
+            home.knows = False
+        if lost == "late" or not (wanted.lists and self.swap(home, wanted.lists)):
             return
-        if is_lost:
+        if lost:
             home.knows = False
             return
         home.seen |= {one: self.store[one] for one in wanted.lists}
@@ -221,17 +237,18 @@ class Lending(RuleBasedStateMachine):
             home.running[job] = [*wanted.own, *wanted.borrowed]
             assert len(home.running[job]) == needs
 
-    @rule(number=st.integers(0, 3))
+    @rule(number=NUMBER)
     def end(self, number: int) -> None:
         """The oldest job of a home partition ends."""
         running = self.home(number).running
         if running:
             del running[next(iter(running))]
 
-    @rule(number=st.integers(0, 3))
+    @rule(number=NUMBER)
     def die(self, number: int) -> None:
         """Another scheduler leads a home partition: it has what was stored, and old lists."""
         self.home(number).knows = False
+        self.home(number).term += 1
 
     @invariant()
     def no_node_has_two_jobs(self) -> None:
@@ -246,10 +263,11 @@ class Lending(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Every job gets its nodes after few steps, and then all nodes are back."""
+        self.late.clear()
         for _ in range(4 * next(self.jobs)):
             for home in self.all.values():
                 home.seen = dict(self.store)
-                self._act(home, is_lost=False)
+                self._act(home)
             if not any(home.running for home in self.all.values()):
                 continue
             for home in self.all.values():
@@ -263,3 +281,20 @@ class Lending(RuleBasedStateMachine):
 
 Lending.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 test_any_interleaving = Lending.TestCase
+
+
+def test_a_write_that_arrives_late_does_not_count() -> None:
+    """An offer without an answer reaches the store after its scheduler has started a job on the node."""
+    here = Lending()
+    here.start([1, 1])
+    here.act(1, sees_all=True)
+    here.submit(0, 1.0)
+    here.act(0, sees_all=True)
+    here.act_without_answer(1, is_late=True)
+    here.submit(1, 0.0)
+    here.act(1, sees_all=True)
+    assert here.home(1).running
+    here.arrive()
+    here.act(0, sees_all=True)
+    here.no_node_has_two_jobs()
+    here.teardown()
