@@ -160,7 +160,8 @@ def survive(here: Schedulers, kinds: Sequence[str]) -> None:
     assert set(ran.values()) == {1}
     assert not (here.folder / "twice").exists()
     assert "Traceback" not in here.show()
-    print(f"{FAULTS} faults ({dict(faults)}), {len(confirmed)} jobs, each ran once")
+    spanned = here.show().count("event=nodes_borrowed")
+    print(f"{FAULTS} faults ({dict(faults)}), {len(confirmed)} jobs, each ran once, {spanned} on borrowed nodes")
 
 
 def hurt(here: Schedulers, chance: random.Random, kind: str) -> None:

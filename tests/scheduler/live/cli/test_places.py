@@ -57,3 +57,29 @@ def test_waiting_for_a_leader_has_an_end(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(NotYetError):
         places.ask(places.parse("/a"), "nodes")
     assert found == ["/a"]
+
+
+def test_a_lent_node_is_drained_at_both_home_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is removed from that of the borrower first; a node that does not exist is asked for at the first one."""
+    asked: list[tuple[str, str]] = []
+
+    def order(_: Path, name: str, **fields: Any) -> dict[str, Any]:
+        if "home" not in fields:
+            return {"ask_homes": {"p1": 1, "p2": 2}}
+        asked.append((name, fields["home"]))
+        rows = [
+            {"name": "n1", "state": "up", "home": "", "borrower": ""},
+            {"name": "n2", "state": "up", "home": "p2", "borrower": "p1"},
+        ]
+        return {"nodes": rows if fields["home"] == "p1" else []}
+
+    monkeypatch.setattr(client, "order", order)
+    for node, more, homes in (
+        ("n1", {}, ["p1"]),
+        ("n2", {}, ["p1", "p2"]),
+        ("n2", {"forget": True}, ["p1"]),
+        ("n9", {}, ["p1"]),
+    ):
+        places.ask(places.parse("/a"), "drain", node=node, reason="", **more)
+        assert [home for name, home in asked if name == "drain"] == homes
+        asked.clear()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.cluster import Cluster
     from drom.scheduler.live.cluster.jobs import Job
     from drom.scheduler.live.server.free_lists import FreeLists
@@ -67,7 +68,7 @@ class Stored:
 class Homes:
     """Home partitions with nodes, p1-0 and so on, and what they have published."""
 
-    def __init__(self, folder: Path, sizes: Mapping[str, int], **settings: Any) -> None:
+    def __init__(self, folder: Path, sizes: Mapping[str, int], policy: Policy = FCFS, **settings: Any) -> None:
         self.seen: dict[str, FreeList] = {}
         self.version = 0
         self.fails: str = ""
@@ -77,7 +78,7 @@ class Homes:
         self.lenders: dict[str, Lender] = {}
         for number, (home, size) in enumerate(sizes.items(), 1):
             about = replace(GIVING_UP, home=home, first_job=first_job(number), **settings)
-            one = self.here[home] = FakeCluster(folder / home, FCFS, 0, about)
+            one = self.here[home] = FakeCluster(folder / home, policy, 0, about)
             one.cluster._next = first_job(number)
             one.nodes = {name: FakeNode(name, lambda: 1000.0) for name in (f"{home}-{at}" for at in range(size))}
             self.elect(home, number)
@@ -214,6 +215,29 @@ def test_a_job_spans_home_partitions(homes: Homes) -> None:
     homes.check()
     told = [about for one in homes.here.values() for event, about in one.warnings if event == "nodes_borrowed"]
     assert told[0] == {"job": job.number, "nodes": "p2-0,p2-1", "homes": "p2"}
+
+
+@pytest.mark.timeout(600)  # the policy takes half a minute to compile, once
+def test_guests_stay_away_from_a_job_on_borrowed_nodes(tmp_path: Path) -> None:
+    """Under SD-Policy, which would have it shrink if all its nodes were of its own home partition."""
+    policy = load_policy("sd", ("interval=1", "max_slowdown=infinite", "reservations=nodes"))
+    homes = Homes(tmp_path, {"p1": 2, "p2": 2}, policy)
+    job = homes.submit("p1", 3, job_class="malleable")
+    homes.settle()
+    assert list(job.shares) == ["p1-0", "p1-1", "p2-0"]
+    guest, last = (homes.submit("p1", job_class="malleable") for _ in range(2))
+    homes.settle()
+    assert guest.shares == {"p2-1": CORES}  # borrowed as well
+    assert last.state == "pending"
+    homes.end(job)
+    homes.settle()
+    assert last.state == "running"
+    homes.end(guest)
+    homes.end(last)
+    homes.settle()
+    homes.check()
+    for one in homes.here.values():
+        one.store.close()
 
 
 def test_a_home_partition_lends_nothing_that_its_jobs_need(homes: Homes) -> None:
