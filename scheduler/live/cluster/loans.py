@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.live.cluster import admission
 from drom.scheduler.live.cluster.controller import Controller
-from drom.scheduler.live.cluster.lending import EMPTY, Situation, reach, wanted
+from drom.scheduler.live.cluster.lending import EMPTY, Situation, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +32,9 @@ class Loans:
 
     def follow(self, lists: Mapping[str, FreeList], now: float) -> list[str]:
         """Follow the free lists: schedule on no own node that is in one; return those that have been given back."""
-        state, controller = self._state, self._state.controller
-        home, cores = state.settings.home, controller.cores if controller else 0
-        state.reach = reach(lists, home, cores) if state.lends else 0
+        self._state.lists = lists
         self._queue.fit(now)
-        return self._members.follow(lists.get(home, EMPTY).nodes, now)
+        return self._members.follow(lists.get(self._state.settings.home, EMPTY).nodes, now)
 
     def release(self) -> None:
         """Remove borrowed nodes whose jobs are over; they can be given back once that is stored.
@@ -54,10 +52,10 @@ class Loans:
         has_strangers = self._members.strangers.get(node.name)
         return node.state == "up" and not has_strangers and not self._state.placements.on(node.index)
 
-    def situation(self, lists: Mapping[str, FreeList]) -> Situation:
+    def situation(self) -> Situation:
         """Return what the home partition has and needs."""
         state, controller = self._state, self._state.controller
-        home = state.settings.home
+        home, lists = state.settings.home, state.lists
         if not (isinstance(controller, Controller) and state.lends):
             return Situation(home, 0, 0, (), state.nodes, 0, is_short=False)
         job, cores = self._first(), controller.cores

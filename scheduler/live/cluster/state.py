@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.dispatch import Dispatch
 from drom.scheduler.live.cluster.fair_share import Usage
+from drom.scheduler.live.cluster.lending import reach
 from drom.scheduler.live.cluster.outbox import Outbox
 from drom.scheduler.live.cluster.placements import Placements
 from drom.scheduler.live.cluster.quotas import Holdings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.jobs import Job, Node
+    from drom.scheduler.live.cluster.lending import FreeList
     from drom.scheduler.live.cluster.settings import Settings
 
 
@@ -47,8 +49,15 @@ class ClusterState:
         self.outbox = Outbox()
         self.borrowed: set[str] = set()
         """The nodes that belong to other home partitions."""
-        self.reach = 0
+        self.lists: Mapping[str, FreeList] = {}
+        """The free lists of all home partitions."""
+
+    @property
+    def reach(self) -> int:
         """The most nodes of other home partitions that a job can ever get."""
+        if not (self.lends and self.controller):
+            return 0
+        return reach(self.lists, self.settings.home, self.controller.cores)
 
     @property
     def own(self) -> list[Node]:

@@ -95,7 +95,7 @@ class Lender:
         if time.monotonic() < self._again:
             return
         self._seen = self._lists.version
-        decision = decide(loans.situation(self._lists.seen), self._lists.seen)
+        decision = decide(loans.situation(), self._lists.seen)
         if decision.lists and self._swap(decision.lists):
             self.follow()
             loans.carry_out(decision, stored.clock())

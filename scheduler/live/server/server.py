@@ -328,7 +328,8 @@ class Server:
         if self.waiting:
             return
         lender = self._lender
-        self._survive("homes", self.cluster.loans.release)
+        if lender:
+            self._survive("homes", self.cluster.loans.release)
         if self._survive("queue", self.stored.flush) and (not lender or self._survive("homes", lender.follow)):
             self._survive("policy", self._ask_policy)
             if self._survive("queue", self.stored.flush) and lender:
