@@ -62,6 +62,21 @@ static int register_parent(struct registration *registration, const struct optio
     return (status > 0 && options->require) || fflush(stdout) != 0 ? EXIT_REFUSED : 0; /* the parent runs anyway */
 }
 
+/* For a program that starts itself again, as drom_mpi.h does: how it was started, a word in each line. */
+static void export_start(char **argv, char **command)
+{
+    char text[16 * PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", text, sizeof text);
+    unsetenv("DROM_RUN");
+    for (; length > 0 && argv < command; argv++) {
+        if (strchr(*argv, '\n') || strlen(*argv) + 1 >= sizeof text - (size_t)length)
+            return;
+        length += sprintf(text + length, "\n%s", *argv);
+    }
+    if (length > 0)
+        setenv("DROM_RUN", text, 1);
+}
+
 int run_command(const char *called, int argc, char **argv)
 {
     static struct registration registration;
@@ -73,6 +88,8 @@ int run_command(const char *called, int argc, char **argv)
     int status = report(&registration, &options);
     if (status >= 0)
         return status;
+    if (registration.verdict == VERDICT_GRANTED)
+        export_start(argv + (strcmp(called, "drom-run") == 0), options.command);
     execvp(options.command[0], options.command);
     int error = errno;
     dromi_say("cannot run '%s': %s%s.", options.command[0], strerror(error), remedy(options.command[0], error));

@@ -38,6 +38,7 @@ static const char HELP[] =
     "DROM_MALLEABILITY and DROM_OPENMP_RUNTIME in the environment stand for these two options where they are not given.\n"
     "The command finds DROM_TASK, DROM_RUNTIME_DIR, DROM_CPUS, DROM_MAX_CPUS and, unless they are set already,\n"
     "NUMBA_NUM_THREADS, GOMAXPROCS and RAYON_NUM_THREADS in its environment, the last three only if it is to follow its grant.\n"
+    "DROM_RUN has this launcher and its options, a word in each line.\n"
     "Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
 
 static const char *const CLASSES[CHOICES] = {"malleable", "moldable", "rigid"};

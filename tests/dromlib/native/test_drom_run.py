@@ -295,6 +295,18 @@ def test_a_granted_command_finds_its_grant_in_the_environment(tmp_path: Path) ->
     assert words["cpus"] == str(sorted(os.sched_getaffinity(0)))
 
 
+@pytest.mark.parametrize(("job", "words"), [("a b", ["--job", "a b", "--"]), ("a\nb", ["outer"])])
+def test_a_granted_command_finds_how_it_was_started(tmp_path: Path, job: str, words: list[str]) -> None:
+    """DROM_RUN has the launcher and its options, a word a line. If one has a line break there is no such variable."""
+    show = "import os; print(os.environ.get('DROM_RUN', 'outer'))"
+    with serve_registrations(tmp_path, lambda request: request.grant(1)):
+        options = ("--job", job, "--", sys.executable, "-c", show)
+        done = run(*options, DROM_RUNTIME_DIR=str(tmp_path), DROM_RUN="another")
+
+    launcher = [str(native.run_path().resolve())] if words != ["outer"] else []
+    assert done.stdout.splitlines() == [*launcher, *words]
+
+
 @pytest.mark.parametrize("already", [{}, {"DROM_TASK": "1:2"}])
 def test_its_task_is_the_first_thing_in_its_environment(tmp_path: Path, already: dict[str, str]) -> None:
     """Agents read no more than the beginning of it; the rest stays in its order."""
