@@ -66,8 +66,8 @@ int main(int argc, char **argv)
             drom_mpi_want(m, atoi(argv[4]), atoi(argv[5]));
         for (int i = 0; i < ARRAYS; i++)
             wrong += wrong_in(arrays[i], step, 1);
-        if (me == 0 && outcome == DROM_MPI_CHANGED) {
-            printf("changed %d\n", ranks);
+        if (me == 0 && (outcome == DROM_MPI_CHANGED || step == 0)) {
+            printf("%s %d\n", step == 0 ? "begins" : "changed", ranks);
             fflush(stdout);
         }
         stop = me == 0 && access(argv[2], F_OK) == 0;
@@ -75,10 +75,14 @@ int main(int argc, char **argv)
         if (ranks == 1)
             usleep(100); /* the step of one rank alone would be a loop over access() */
     }
+    if (outcome != DROM_MPI_OVER) { /* released ranks exit with what they have found */
+        int me;
+        MPI_Comm_rank(drom_mpi_comm(m), &me);
+        MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, drom_mpi_comm(m));
+        if (me == 0)
+            printf("%ld wrong\n", wrong);
+    }
     drom_mpi_finalize(m);
-    MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
-    if (rank == 0)
-        printf("%ld wrong\n", wrong);
     MPI_Finalize();
     return wrong != 0;
 }

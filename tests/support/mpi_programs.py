@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -25,14 +26,19 @@ class Mpi:
 
     name: str
 
+    def find(self, tool: str) -> str:
+        """Return the path of a tool, such as mpicc; skip where it is missing."""
+        path = shutil.which(f"{tool}.{self.name}")
+        if path is None:
+            pytest.skip(f"needs {tool}.{self.name}")
+        return path
+
     def compile(self, source: Path, folder: Path) -> Path:
         """Return the program compiled from a C file that uses drom_mpi.h, or includes drom_mpi.c to see inside.
 
         Skip where the compiler is missing.
         """
-        compiler = shutil.which(f"mpicc.{self.name}")
-        if compiler is None:
-            pytest.skip(f"needs mpicc.{self.name}")
+        compiler = self.find("mpicc")
         program, include, library = folder / f"{source.stem}.{self.name}", native.include_dir(), native.library_path()
         if not program.exists():
             linked = [f"-I{include}", f"-L{library.parent}", f"-Wl,-rpath,{library.parent}", "-ldrom", "-lm"]
@@ -70,11 +76,14 @@ class Mpi:
 
     def launch(self, ranks: int, *command: str | Path) -> list[str]:
         """Return the command that starts so many ranks, more than there are CPUs too."""
-        launcher = shutil.which(f"mpirun.{self.name}")
-        if launcher is None:
-            pytest.skip(f"needs mpirun.{self.name}")
         options = ["--oversubscribe", "--bind-to", "none"] if self.name == "openmpi" else []
-        return [launcher, *options, "-n", str(ranks), *map(str, command)]
+        return [self.find("mpirun"), *options, "-n", str(ranks), *map(str, command)]
+
+    def launch_on(self, nodes: dict[str, int], ranks: int, *command: str | Path) -> list[str]:
+        """Return the command that starts so many ranks on the first of these nodes; the others can get some later."""
+        launcher, *rest = self.launch(ranks, *command)
+        hosts = ",".join(f"{node}:{slots}" for node, slots in nodes.items())
+        return [launcher, "--host" if self.name == "openmpi" else "-hosts", hosts, *rest]
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return what a launch needs in its environment, with mpi4py too; its shared memory lies in `folder`."""
@@ -88,4 +97,48 @@ class Mpi:
         return environment | {"LD_LIBRARY_PATH": str(renamed.parent)}
 
 
+class Wheel(Mpi):
+    """The MPICH of PyPI, which can spawn, in the environment that DROM_TEST_MPICH names."""
+
+    def find(self, tool: str) -> str:
+        """Return the path of a tool."""
+        prefix = os.environ.get("DROM_TEST_MPICH")
+        if prefix is None:
+            pytest.skip("needs DROM_TEST_MPICH: a folder in which `pip install mpich` has made bin/mpicc")
+        return f"{prefix}/bin/{tool}"
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Return what a launch needs in its environment."""
+        return mpi_environment(folder)
+
+
 MPIS = (Mpi("openmpi"), Mpi("mpich"))
+SPAWNING = (Mpi("openmpi"), Wheel("mpich-wheel"))
+"""The MPI libraries that can spawn ranks."""
+
+REMOTE = """#!/bin/sh
+# NODE COMMAND: run a command here as if on that node, in place of ssh
+export DROM_NODE="$1" TMPDIR="{folder}/tmp-$1" DROM_RUNTIME_DIR="{folder}/$1"
+mkdir -p "$TMPDIR"
+shift
+exec sh -c "$*"
+"""
+
+
+def emulated_nodes(folder: Path) -> dict[str, str]:
+    """Return variables with which launchers start the processes of all nodes on this machine.
+
+    They then know their node, and find an agent in a folder of its name.
+    """
+    remote = folder / "remote"
+    remote.write_text(REMOTE.format(folder=folder), encoding="ascii")
+    remote.chmod(0o700)
+    return {
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": str(remote),
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_orte_leave_session_attached": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "HYDRA_LAUNCHER": "rsh",
+        "HYDRA_LAUNCHER_EXEC": str(remote),
+    }

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <mpi.h>
-#include <time.h>
 
 enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and with a core again */
 
@@ -18,6 +17,13 @@ struct value {
     void *at;
     int count;
     MPI_Datatype type;
+};
+
+/* A message that its receiver looks for now and then. */
+struct pending {
+    struct pending *next;
+    MPI_Request request;
+    int data[3];
 };
 
 static void *must_have(const drom_mpi *m, void *memory, size_t bytes)
@@ -42,12 +48,33 @@ static void add(uint64_t *map, int rank)
     map[rank / 64] |= UINT64_C(1) << (rank % 64);
 }
 
+static bool runs(const drom_mpi *m)
+{
+    return has(m->map, m->rank);
+}
+
 static int first_of(const drom_mpi *m, const uint64_t *map)
 {
     int rank = 0;
     while (rank < m->size && !has(map, rank))
         rank++;
     return rank;
+}
+
+/* Make empty maps for all ranks, in place of those before; return whether there is memory. */
+static bool make_maps(drom_mpi *m)
+{
+    size_t words = ((size_t)m->size + 63) / 64;
+    uint64_t *maps = calloc(4 * words + 1, sizeof *maps);
+    if (!maps)
+        return false;
+    free(m->map);
+    m->words = (int)words;
+    m->map = maps;
+    m->next = maps + words;
+    m->leaving = maps + 2 * words;
+    m->joining = maps + 3 * words;
+    return true;
 }
 
 static struct side side_of(const drom_mpi *m, const uint64_t *map)
@@ -129,6 +156,34 @@ static bool is_there(const drom_mpi *m, int tag, MPI_Status *status)
     return flag;
 }
 
+/* Free the messages that have been received, and return whether all have. */
+static bool are_received(drom_mpi *m)
+{
+    for (struct pending **p = &m->pending; *p;) {
+        struct pending *one = *p;
+        int is_received;
+        MPI_Test(&one->request, &is_received, MPI_STATUS_IGNORE);
+        if (is_received) {
+            *p = one->next;
+            free(one);
+        } else {
+            p = &one->next;
+        }
+    }
+    return !m->pending;
+}
+
+/* Send up to three numbers without waiting for the receiver. */
+static void send_numbers(drom_mpi *m, const int *data, int count, int rank, int tag)
+{
+    are_received(m);
+    struct pending *p = must_have(m, malloc(sizeof *p), sizeof *p);
+    memcpy(p->data, data, (size_t)count * sizeof *data);
+    MPI_Issend(p->data, count, MPI_INT, rank, tag, m->all, &p->request);
+    p->next = m->pending;
+    m->pending = p;
+}
+
 /* Receive from `source` which rank has a core again. */
 static int receive_ready(const drom_mpi *m, int source)
 {
@@ -160,6 +215,25 @@ static void receive_want(drom_mpi *m, int source)
     }
 }
 
+/* Return when no rank has a message under way to another; collective over all ranks. What comes too late is dropped. */
+static void settle(drom_mpi *m)
+{
+    MPI_Request all_received = MPI_REQUEST_NULL;
+    MPI_Status status;
+    for (int is_over = 0; !is_over;) {
+        while (is_there(m, TAG_READY, &status))
+            receive_ready(m, status.MPI_SOURCE);
+        while (is_there(m, TAG_WANT, &status))
+            receive_want(m, status.MPI_SOURCE);
+        if (all_received == MPI_REQUEST_NULL && are_received(m))
+            MPI_Ibarrier(m->all, &all_received);
+        if (all_received != MPI_REQUEST_NULL)
+            MPI_Test(&all_received, &is_over, MPI_STATUS_IGNORE);
+        if (!is_over)
+            nap(RETURN_MS);
+    }
+}
+
 static int join(drom_mpi *m, int source)
 {
     MPI_Recv(m->map, 2 * m->words, MPI_UINT64_T, source, TAG_JOIN, m->all, MPI_STATUS_IGNORE);
@@ -171,6 +245,8 @@ static int join(drom_mpi *m, int source)
     return DROM_MPI_CHANGED;
 }
 
+#include "drom_mpi_nodes.c"
+
 /* Wait for a core, tell a rank that runs, and wait until the others invite this one. A rank that rests passes on what it is
  * told to one that ran when it began to rest: these times grow along the way, so that no message runs in a circle. */
 static int rest(drom_mpi *m)
@@ -178,13 +254,14 @@ static int rest(drom_mpi *m)
     bool is_ready = false;
     MPI_Status status;
     int contact = first_of(m, m->map);
-    drom_acknowledge(m->handle, &m->grant);
+    if (m->leaves)
+        drom_acknowledge(m->handle, &m->grant);
     for (;;) {
         if (!is_ready) {
             take_grant(m);
             is_ready = !m->leaves;
             if (is_ready)
-                MPI_Send(&m->rank, 1, MPI_INT, contact, TAG_READY, m->all);
+                send_numbers(m, &m->rank, 1, contact, TAG_READY);
         }
         if (is_there(m, TAG_JOIN, &status))
             return join(m, status.MPI_SOURCE);
@@ -194,9 +271,17 @@ static int rest(drom_mpi *m)
         }
         if (is_there(m, TAG_WANT, &status))
             receive_want(m, status.MPI_SOURCE);
+        if (is_there(m, TAG_GROUP, &status)) {
+            receive_order(m, status.MPI_SOURCE);
+            if (m->is_released)
+                return DROM_MPI_OVER;
+            is_ready = false;
+            contact = first_of(m, m->map);
+            continue;
+        }
         if (is_there(m, TAG_READY, &status)) {
             int rank = receive_ready(m, status.MPI_SOURCE);
-            MPI_Send(&rank, 1, MPI_INT, contact, TAG_READY, m->all);
+            send_numbers(m, &rank, 1, contact, TAG_READY);
         } else if (is_ready || drom_mode(m->handle) == DROM_UNMANAGED) {
             nap(RETURN_MS);
         } else {
@@ -211,22 +296,11 @@ static void say(const drom_mpi *m, const char *sentence)
         fprintf(stderr, "drom: %s\n", sentence);
 }
 
-int drom_mpi_point(drom_mpi *m)
+/* Write the map that follows from who leaves and who joins; return whether it is another one. With too few ranks for the program
+ * nobody leaves, and a sentence says so. */
+static bool find_next(drom_mpi *m)
 {
-    MPI_Status status;
-    uint64_t any = 0;
     int ranks = 0;
-    take_grant(m);
-    memset(m->leaving, 0, 2 * (size_t)m->words * sizeof *m->leaving);
-    if (m->leaves)
-        add(m->leaving, m->rank);
-    while (m->running < m->size && is_there(m, TAG_READY, &status))
-        add(m->joining, receive_ready(m, status.MPI_SOURCE));
-    MPI_Allreduce(MPI_IN_PLACE, m->leaving, 2 * m->words, MPI_UINT64_T, MPI_BOR, m->comm);
-    for (int i = 0; i < 2 * m->words; i++)
-        any |= m->leaving[i];
-    if (!any)
-        return DROM_MPI_SAME;
     for (int i = 0; i < m->words; i++) {
         m->next[i] = (m->map[i] & ~m->leaving[i]) | m->joining[i];
         ranks += __builtin_popcountll(m->next[i]);
@@ -237,11 +311,50 @@ int drom_mpi_point(drom_mpi *m)
         m->has_refused = true;
         for (int i = 0; i < m->words; i++)
             m->next[i] = m->map[i] | m->joining[i];
-        if (memcmp(m->map, m->next, (size_t)m->words * sizeof *m->map) == 0)
-            return DROM_MPI_SAME;
     }
+    return memcmp(m->map, m->next, (size_t)m->words * sizeof *m->map) != 0;
+}
+
+/* Release and spawn ranks as the first running rank orders. Those that are about to join do that at the next point. */
+static int pass_order(drom_mpi *m, struct order *order)
+{
+    char *text = share_order(m, order);
+    memset(m->joining, 0, (size_t)m->words * sizeof *m->joining);
+    leave_by(m, order, text);
+    bool changes = find_next(m);
+    for (int i = 0; i < m->words; i++)
+        order->releases &= !(m->leaving[i] & m->next[i]); /* else it is refused */
+    send_order(m, order, text);
+    if (changes)
+        change(m);
+    regroup(m, order, text);
+    free(text);
+    return m->is_released ? DROM_MPI_OVER : !runs(m) ? rest(m) : changes ? DROM_MPI_CHANGED : DROM_MPI_SAME;
+}
+
+int drom_mpi_point(drom_mpi *m)
+{
+    MPI_Status status;
+    struct order order;
+    uint64_t any = 0;
+    take_grant(m);
+    if (!runs(m)) /* spawned */
+        return rest(m);
+    memset(m->leaving, 0, (2 * (size_t)m->words + 1) * sizeof *m->leaving);
+    if (m->leaves)
+        add(m->leaving, m->rank);
+    while (m->running < m->size && is_there(m, TAG_READY, &status))
+        add(m->joining, receive_ready(m, status.MPI_SOURCE));
+    m->joining[m->words] = wants_regrouping(m, &order);
+    MPI_Allreduce(MPI_IN_PLACE, m->leaving, 2 * m->words + 1, MPI_UINT64_T, MPI_BOR, m->comm);
+    if (m->joining[m->words])
+        return pass_order(m, &order);
+    for (int i = 0; i < 2 * m->words; i++)
+        any |= m->leaving[i];
+    if (!any || !find_next(m))
+        return DROM_MPI_SAME;
     change(m);
-    return has(m->map, m->rank) ? DROM_MPI_CHANGED : rest(m);
+    return runs(m) ? DROM_MPI_CHANGED : rest(m);
 }
 
 /* --- beginning and end ------------------------------------------------------------------------------------------------ */
@@ -249,18 +362,17 @@ int drom_mpi_point(drom_mpi *m)
 static drom_mpi *make(MPI_Comm comm, int min_ranks)
 {
     drom_mpi *m = calloc(1, sizeof *m);
-    int size;
-    MPI_Comm_size(comm, &size);
-    int words = (size + 63) / 64;
-    uint64_t *maps = calloc(4 * (size_t)words, sizeof *maps);
-    if (!m || !maps) {
+    if (!m)
+        return NULL;
+    MPI_Comm_rank(comm, &m->rank);
+    MPI_Comm_size(comm, &m->size);
+    m->running = m->size;
+    m->min_ranks = m->want[1] = min_ranks;
+    if (!make_maps(m)) {
         free(m);
-        free(maps);
         return NULL;
     }
-    *m = (drom_mpi){.size = size, .running = size, .min_ranks = min_ranks, .words = words, .map = maps, .next = maps + words,
-                    .leaving = maps + 2 * words, .joining = maps + 3 * words};
-    for (int rank = 0; rank < size; rank++)
+    for (int rank = 0; rank < m->size; rank++)
         add(m->map, rank);
     return m;
 }
@@ -275,9 +387,11 @@ static bool all_agree(MPI_Comm comm, bool mine)
 drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks)
 {
     int rank, size;
+    MPI_Comm parent;
+    bool is_new = is_spawned(&parent);
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
-    bool is_right = all_agree(comm, min_ranks >= 1 && min_ranks <= size);
+    bool is_right = all_agree(comm, min_ranks >= 1 && (is_new || min_ranks <= size));
     drom_mpi *m = is_right ? make(comm, min_ranks) : NULL;
     if (!all_agree(comm, m != NULL)) {
         if (rank == 0 && is_right)
@@ -291,10 +405,9 @@ drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks)
     }
     MPI_Comm_dup(comm, &m->all);
     MPI_Comm_dup(comm, &m->comm);
-    m->rank = rank;
     m->handle = drom_attach();
-    m->want[1] = min_ranks;
     report_want(m);
+    begin_nodes(m, comm, parent);
     return m;
 }
 
@@ -312,7 +425,7 @@ int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks)
     report_want(m);
     for (int rank = 0; first_of(m, m->map) == m->rank && rank < m->size; rank++)
         if (!has(m->map, rank))
-            MPI_Send(m->want, 3, MPI_INT, rank, TAG_WANT, m->all);
+            send_numbers(m, m->want, 3, rank, TAG_WANT);
     return 0;
 }
 
@@ -346,20 +459,18 @@ static void end_rests(const drom_mpi *m)
 
 void drom_mpi_finalize(drom_mpi *m)
 {
-    MPI_Status status;
-    if (first_of(m, m->map) == m->rank)
-        end_rests(m);
     if (m->comm != MPI_COMM_NULL)
         MPI_Comm_free(&m->comm);
-    MPI_Barrier(m->all);
-    while (is_there(m, TAG_READY, &status)) /* too late */
-        receive_ready(m, status.MPI_SOURCE);
-    while (is_there(m, TAG_WANT, &status))
-        receive_want(m, status.MPI_SOURCE);
-    MPI_Comm_free(&m->all);
+    if (!m->is_released) {
+        if (first_of(m, m->map) == m->rank)
+            end_rests(m);
+        settle(m);
+        MPI_Comm_free(&m->all);
+    }
     drom_detach(m->handle);
     free_arrays(m);
     free_objects(m);
+    free_nodes(m);
     for (struct value *v = m->values, *next; v; v = next) {
         next = v->next;
         free(v);

@@ -17,6 +17,9 @@
  * A rank whose grant is empty (drom_may_rest() in drom.h) leaves at the next malleability point: its part of the arrays
  * moves to the ranks that continue, and it waits in drom_mpi_point() without using a CPU until it has a core again.
  *
+ * Where DROM_MPI_HOSTFILE names a host file, ranks are also released (their processes end) and spawned, so that the program
+ * runs on the nodes in that file: see docs/adaptive-mpi.md. Spawned ranks run this program from its beginning.
+ *
  * Without an agent   All ranks always run.
  * Threads            One thread calls these functions, with MPI_THREAD_SINGLE or more.
  * Communication      Only on drom_mpi_comm() while some ranks rest: on MPI_COMM_WORLD they would be waited for.
@@ -73,12 +76,12 @@ typedef struct drom_mpi_kind {
 enum drom_mpi_outcome {
     DROM_MPI_SAME = 0,    /* nothing */
     DROM_MPI_CHANGED = 1, /* other ranks run: the communicator, the arrays and their places are new */
-    DROM_MPI_OVER = 2     /* this rank rested until the others have finished: it goes to drom_mpi_finalize() */
+    DROM_MPI_OVER = 2     /* this rank rested until the others have finished, or is released: it goes to drom_mpi_finalize() */
 };
 
 /* Take part with all ranks of a communicator; collective.
  *
- * comm         usually MPI_COMM_WORLD; it is duplicated.
+ * comm         usually MPI_COMM_WORLD, with a host file always; it is duplicated.
  * min_ranks    fewest ranks that run at a time, from 1 to the size of comm.
  *
  * Returns a handle that drom_mpi_finalize() frees, or NULL with a sentence. All ranks run until the first point. */
@@ -140,8 +143,8 @@ int drom_mpi_point(drom_mpi *m);
  * Returns 0, or -EINVAL with a sentence. */
 int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks);
 
-/* Return the communicator of the running ranks, in the order of their ranks at the start. It lasts until the next change.
- * MPI_COMM_NULL after DROM_MPI_OVER. */
+/* Return the communicator of the running ranks, in the order of their ranks at the start; spawned ones follow. It lasts until
+ * the next change. MPI_COMM_NULL after DROM_MPI_OVER; spawned ranks have one of their own until their first point. */
 MPI_Comm drom_mpi_comm(const drom_mpi *m);
 
 /* Return the place of this rank's first own element, behind the halo. It lasts until the next change. */

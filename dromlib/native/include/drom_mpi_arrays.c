@@ -397,8 +397,8 @@ static const char *fault_of(const drom_mpi *m, drom_mpi_array *a, MPI_Aint low)
     if (low != 0 || __builtin_mul_overflow(rows->size + 2 * rows->halo, columns->size + 2 * columns->halo, &elements) ||
         __builtin_mul_overflow(elements, (long)a->bytes, &bytes))
         return "an array is too large, or its elements do not begin at their address: choose another type or size.";
-    find_parts(a->axes, m->rank, m->size, a->parts);
-    a->memory = calloc(memory_of(a, a->parts) + 1, 1);
+    find_parts(a->axes, a->is_here ? m->rank : 0, a->is_here ? m->size : 1, a->parts);
+    a->memory = calloc(a->is_here ? memory_of(a, a->parts) + 1 : 1, 1);
     if (!all_agree(m->comm, a->memory != NULL))
         return "there is no memory for an array: use more nodes.";
     return NULL;
@@ -413,7 +413,7 @@ drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis
     if (!m->has_changed && !all_agree(m->comm, a != NULL))
         fault = "there is no memory for an array: use more nodes.";
     else if (!m->has_changed) {
-        *a = (drom_mpi_array){.axes = {rows, columns}, .bytes = (size_t)extent, .is_here = true};
+        *a = (drom_mpi_array){.axes = {rows, columns}, .bytes = (size_t)extent, .is_here = runs(m)};
         fault = fault_of(m, a, low);
     }
     if (fault) {

@@ -11,20 +11,61 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "drom_mpi.h"
 
 /* The tags of messages on the communicator of all ranks. */
-enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT };
+enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT, TAG_GROUP };
+
+enum { NODE_SIZE = 256, MOST_PATH = 4096 };
 
 struct value;
+struct pending;
+
+/* A line of the host file. */
+struct host {
+    char node[NODE_SIZE];
+    int slots;
+};
+
+struct hosts {
+    struct host *at;
+    int count;
+};
+
+/* What each rank knows of each other: the first rank of its group, whether it runs, and its node. */
+struct member {
+    int first, runs;
+    char node[NODE_SIZE];
+};
+
+/* Which nodes the program is to have, and how it gets ranks there: drom_mpi_nodes.c. */
+struct nodes {
+    char file[MOST_PATH];  /* the host file; empty: ranks are neither released nor spawned */
+    char name[NODE_SIZE];  /* of this node */
+    char *line, **command; /* the command line of this program, and its words */
+    int words;
+    char folder[MOST_PATH];
+    unsigned long inode; /* of the file when it was read, with its size and its time */
+    long size;
+    struct timespec time;
+    double next_look;
+    char *text; /* of the file, and its lines; on ranks that have read it */
+    struct hosts hosts;
+    bool cannot_spawn, has_refused;
+};
 
 struct drom_mpi {
     MPI_Comm all, comm;
     int rank, size, min_ranks, running;
     int words;                                /* 64-bit words of a map */
     uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
-    bool leaves, has_changed, has_refused;
+    bool leaves, has_changed, has_refused, is_released;
+    int group_rank;          /* in the group that was launched or spawned with this rank */
+    struct member *members;  /* of each rank, where there is a host file */
+    struct nodes nodes;
+    struct pending *pending; /* messages of this rank that may not have been received yet */
     int want[3]; /* how often the range of ranks has been set, and the fewest and most that can run (0: all) */
     drom_mpi_array *arrays;
     drom_mpi_objects *objects;
@@ -37,6 +78,9 @@ struct drom_mpi {
 struct side {
     int *ranks, count, me;
 };
+
+/* Return whether this rank runs. */
+static bool runs(const drom_mpi *m);
 
 static struct side side_of(const drom_mpi *m, const uint64_t *map);
 

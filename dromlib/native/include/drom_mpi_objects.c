@@ -17,7 +17,7 @@ struct drom_mpi_objects {
     drom_mpi_kind kind;
     int *place, *next_place; /* of each object, the number of its rank among those that run */
     double *work;            /* measured of each own object; 0 for others */
-    double *speed;           /* of each rank, as the program describes it */
+    double speed;            /* of this rank, as the program describes it */
     double busy, done;       /* seconds in own objects, and the work done in them */
     double wall, cpu;        /* when the last object began */
 };
@@ -38,7 +38,7 @@ static double cpu_seconds(void)
 /* Count what the rank did since the last object began as work of that one. */
 static void measure(drom_mpi_objects *o, long object)
 {
-    double work = (cpu_seconds() - o->cpu) * o->speed[o->m->rank];
+    double work = (cpu_seconds() - o->cpu) * o->speed;
     o->work[object] += work;
     o->done += work;
     o->busy += MPI_Wtime() - o->wall;
@@ -90,22 +90,40 @@ static void fill_gaps(double *work, long objects)
         work[i] = work[i] > least ? work[i] : least;
 }
 
-/* Estimate how much work each rank of `new` does in a second: as was measured where it ran before (`rates`, 0 for unknown),
- * otherwise as the program has described it beside those that were measured. */
-static void estimate_speeds(const drom_mpi_objects *o, const struct side *old, const struct side *new,
-                            const double *rates, double *speeds)
+/* How fast a rank is: its work in a second as measured, 0 if it is unknown, and as the program describes it. */
+struct pace {
+    double rate, speed;
+};
+
+/* Turn the described speed of each rank of `new` into its work in a second: as was measured where it ran before (`paces`),
+ * otherwise as described beside those that were measured. */
+static void estimate_speeds(const struct side *old, const struct side *new, const struct pace *paces, double *speeds)
 {
     double sum = 0;
     int measured = 0;
     for (int i = 0; i < old->count; i++) {
-        sum += rates[i] / o->speed[old->ranks[i]];
-        measured += rates[i] > 0;
+        sum += paces[i].rate / paces[i].speed;
+        measured += paces[i].rate > 0;
     }
     for (int i = 0; i < new->count; i++) {
         int before = number_of(old, new->ranks[i]);
-        bool is_known = before >= 0 && rates[before] > 0;
-        speeds[i] = is_known ? rates[before] : o->speed[new->ranks[i]] * (measured ? sum / measured : 1);
+        bool is_known = before >= 0 && paces[before].rate > 0;
+        speeds[i] = is_known ? paces[before].rate : speeds[i] * (measured ? sum / measured : 1);
     }
+}
+
+/* Return the described speeds of the ranks of `new`, for the caller to free: those that did not run before send theirs. */
+static double *collect_speeds(const drom_mpi *m, const struct side *old, const struct side *new, const struct pace *paces)
+{
+    double *speeds = must_have(m, malloc((size_t)new->count * sizeof *speeds), 1);
+    for (int i = 0; i < new->count; i++) {
+        int before = number_of(old, new->ranks[i]);
+        if (before >= 0)
+            speeds[i] = paces[before].speed;
+        else
+            MPI_Recv(&speeds[i], 1, MPI_DOUBLE, new->ranks[i], TAG_PLACES, m->all, MPI_STATUS_IGNORE);
+    }
+    return speeds;
 }
 
 /* Write into `next_place` who has each object now, by its number in the new map: -1 if that rank leaves. */
@@ -129,11 +147,11 @@ static bool are_placed(const drom_mpi_objects *o, int ranks)
 
 /* Decide, on the first rank of the old map, where each object goes. */
 static void decide(drom_mpi_objects *o, const struct side *old, const struct side *new, double *work,
-                   const double *rates)
+                   const struct pace *paces)
 {
-    double *speeds = must_have(o->m, malloc((size_t)new->count * sizeof *speeds), 1);
+    double *speeds = collect_speeds(o->m, old, new, paces);
     fill_gaps(work, o->kind.count);
-    estimate_speeds(o, old, new, rates, speeds);
+    estimate_speeds(old, new, paces, speeds);
     renumber(o, old, new);
     (o->kind.strategy ? o->kind.strategy : drom_mpi_refine)(o->kind.count, work, new->count, speeds, o->next_place);
     if (o->kind.strategy && !are_placed(o, new->count)) {
@@ -151,19 +169,20 @@ static void agree(drom_mpi_objects *o, const struct side *old, const struct side
     const drom_mpi *m = o->m;
     int objects = (int)o->kind.count;
     if (old->me < 0) {
+        MPI_Send(&o->speed, 1, MPI_DOUBLE, old->ranks[0], TAG_PLACES, m->all);
         MPI_Recv(o->place, objects, MPI_INT, old->ranks[0], TAG_PLACES, m->all, MPI_STATUS_IGNORE);
         MPI_Recv(o->next_place, objects, MPI_INT, old->ranks[0], TAG_PLACES, m->all, MPI_STATUS_IGNORE);
         return;
     }
-    double rate = o->busy >= LEAST_BUSY ? o->done / o->busy : 0;
+    struct pace pace = {o->busy >= LEAST_BUSY ? o->done / o->busy : 0, o->speed};
     bool is_first = old->me == 0;
-    double *rates = is_first ? must_have(m, malloc((size_t)old->count * sizeof *rates), 1) : NULL;
+    struct pace *paces = is_first ? must_have(m, malloc((size_t)old->count * sizeof *paces), 1) : NULL;
     double *work = is_first ? must_have(m, malloc((size_t)objects * sizeof *work), 1) : NULL;
-    MPI_Gather(&rate, 1, MPI_DOUBLE, rates, 1, MPI_DOUBLE, 0, m->comm);
+    MPI_Gather(&pace, 2, MPI_DOUBLE, paces, 2, MPI_DOUBLE, 0, m->comm);
     MPI_Reduce(o->work, work, objects, MPI_DOUBLE, MPI_SUM, 0, m->comm);
     if (is_first)
-        decide(o, old, new, work, rates);
-    free(rates);
+        decide(o, old, new, work, paces);
+    free(paces);
     free(work);
     MPI_Bcast(o->next_place, objects, MPI_INT, 0, m->comm);
     for (int i = 0; is_first && i < new->count; i++) {
@@ -276,7 +295,7 @@ static drom_mpi_objects *make_objects(drom_mpi *m, const drom_mpi_kind *kind)
     size_t count = (size_t)kind->count;
     drom_mpi_objects *o = calloc(1, sizeof *o);
     int *places = calloc(2 * count, sizeof *places);
-    double *numbers = calloc(count + (size_t)m->size, sizeof *numbers);
+    double *numbers = calloc(count, sizeof *numbers);
     if (!o || !places || !numbers) {
         free(o);
         free(places);
@@ -284,9 +303,9 @@ static drom_mpi_objects *make_objects(drom_mpi *m, const drom_mpi_kind *kind)
         return NULL;
     }
     *o = (drom_mpi_objects){.m = m, .kind = *kind, .place = places, .next_place = places + count, .work = numbers,
-                            .speed = numbers + count};
+                            .speed = kind->speed > 0 ? kind->speed : 1};
     for (long i = 0; i < kind->count; i++)
-        places[i] = (int)(i * m->size / kind->count);
+        places[i] = runs(m) ? (int)(i * m->size / kind->count) : -1;
     return o;
 }
 
@@ -316,8 +335,6 @@ drom_mpi_objects *drom_mpi_add_objects(drom_mpi *m, drom_mpi_kind kind)
         release_objects(o);
         return NULL;
     }
-    double speed = kind.speed > 0 ? kind.speed : 1;
-    MPI_Allgather(&speed, 1, MPI_DOUBLE, o->speed, 1, MPI_DOUBLE, m->comm);
     drom_mpi_objects **last = &m->objects;
     while (*last)
         last = &(*last)->next;

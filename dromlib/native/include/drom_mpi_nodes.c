@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes that an adaptive MPI program gets and gives up while it runs: see docs/adaptive-mpi.md.
+ *
+ * A *group* is the ranks that were launched or spawned together and have a MPI_COMM_WORLD of their own: MPI lets processes end
+ * only together with all others of their group. The host file lists the nodes that the program is to have. A group without a node
+ * in it is released; a node in it without ranks gets a group. The first running rank reads the file and orders a *regrouping*, in
+ * which all ranks take part, those that rest too. Spawned ranks join at their first malleability point, as if they had rested. */
+#include "drom_mpi_internal.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_TEXT = 1 << 16, MOST_SLOTS = 1 << 16, MOST_COMMAND = 1 << 17, LOOK_MS = 100 };
+
+/* The variable that names the host file, and the one that spawned ranks have. */
+#define HOSTFILE "DROM_MPI_HOSTFILE"
+#define SPAWNED "DROM_MPI_SPAWNED"
+
+/* What the first running rank orders; the text of the host file follows. */
+struct order {
+    int length;
+    bool releases, spawns;
+    int want[3];
+};
+
+/* --- the host file ---------------------------------------------------------------------------------------------------- */
+
+/* Return whether a line of the host file, whose comment is cut off, is right; fill in `h`, with no slots for an empty line. */
+static bool read_host(const char *line, struct host *h)
+{
+    int used = 0;
+    *h = (struct host){"", 0};
+    if (line[strspn(line, " \t\r")] == '\0')
+        return true;
+    return sscanf(line, "%255s slots=%d %n", h->node, &h->slots, &used) == 2 && line[used] == '\0' && h->slots >= 1 &&
+           h->slots <= MOST_SLOTS;
+}
+
+static bool is_listed(const struct hosts *hosts, const char *node);
+
+/* Return the lines of a host file, for the caller to free; without any (count is 0) if a line is wrong or a node comes twice. */
+static struct hosts parse_hosts(const drom_mpi *m, const char *text)
+{
+    struct hosts hosts = {NULL, 0};
+    size_t lines = 1;
+    for (const char *c = text; *c; c++)
+        lines += *c == '\n';
+    hosts.at = must_have(m, malloc(lines * sizeof *hosts.at), 1);
+    for (const char *line = text, *end = text; end; line = end + 1) {
+        char copy[2 * NODE_SIZE] = "";
+        struct host h;
+        size_t length = strcspn(line, "#\n");
+        bool fits = length < sizeof copy;
+        end = strchr(line, '\n');
+        memcpy(copy, line, fits ? length : 0);
+        if (!fits || !read_host(copy, &h) || (h.slots && is_listed(&hosts, h.node))) {
+            hosts.count = 0;
+            break;
+        }
+        if (h.slots)
+            hosts.at[hosts.count++] = h;
+    }
+    return hosts;
+}
+
+/* Return whether two names are of one node: without its domain, either may be short. */
+static bool is_node(const char *one, const char *other)
+{
+    size_t a = strcspn(one, "."), b = strcspn(other, ".");
+    bool has_both = one[a] && other[b];
+    return has_both ? strcmp(one, other) == 0 : a == b && strncmp(one, other, a) == 0;
+}
+
+static bool is_listed(const struct hosts *hosts, const char *node)
+{
+    for (int i = 0; i < hosts->count; i++)
+        if (is_node(hosts->at[i].node, node))
+            return true;
+    return false;
+}
+
+/* Return the text of the host file, for the caller to free, if it has changed; NULL if not, or if it cannot be read. */
+static char *read_changed(struct nodes *n)
+{
+    struct stat about;
+    if (stat(n->file, &about) != 0 || (about.st_ino == n->inode && about.st_size == n->size &&
+                                       about.st_mtim.tv_sec == n->time.tv_sec && about.st_mtim.tv_nsec == n->time.tv_nsec))
+        return NULL;
+    FILE *file = fopen(n->file, "r");
+    char *text = file ? calloc(MOST_TEXT + 1, 1) : NULL;
+    size_t length = text ? fread(text, 1, MOST_TEXT + 1, file) : 0;
+    if (file)
+        fclose(file);
+    if (!text)
+        return NULL;
+    n->inode = about.st_ino;
+    n->size = about.st_size;
+    n->time = about.st_mtim;
+    text[length > MOST_TEXT ? 0 : length] = '\0'; /* no node: it is refused */
+    return text;
+}
+
+/* --- what is to happen ------------------------------------------------------------------------------------------------ */
+
+static bool has_node(const drom_mpi *m, const char *node)
+{
+    for (int rank = 0; rank < m->size; rank++)
+        if (is_node(m->members[rank].node, node))
+            return true;
+    return false;
+}
+
+/* Return whether the group of a rank has no node in the host file any more. */
+static bool is_given_up(const drom_mpi *m, const struct hosts *hosts, int rank)
+{
+    int first = m->members[rank].first;
+    for (int i = first; i < m->size && m->members[i].first == first; i++)
+        if (is_listed(hosts, m->members[i].node))
+            return false;
+    return true;
+}
+
+/* Return how many ranks are given up, of all and of those that run. */
+static int count_given_up(const drom_mpi *m, const struct hosts *hosts, int *running)
+{
+    int count = 0;
+    *running = 0;
+    for (int rank = 0, first = -1, is_gone = 0; rank < m->size; rank++) {
+        if (m->members[rank].first != first)
+            is_gone = is_given_up(m, hosts, rank);
+        first = m->members[rank].first;
+        count += is_gone;
+        *running += is_gone && has(m->map, rank);
+    }
+    return count;
+}
+
+/* Read the host file if it has changed. One that is wrong changes nothing. */
+static void look(drom_mpi *m)
+{
+    struct nodes *n = &m->nodes;
+    char *text = read_changed(n);
+    if (!text)
+        return;
+    struct hosts hosts = parse_hosts(m, text);
+    if (hosts.count == 0) {
+        say(m, "the host file is ignored: write a line NODE slots=N for each node, at least one and each once, in 64 KiB.");
+        free(hosts.at);
+        free(text);
+        return;
+    }
+    free(n->hosts.at);
+    free(n->text);
+    n->hosts = hosts;
+    n->text = text;
+    n->has_refused = false;
+}
+
+/* Return whether the ranks are to be regrouped now, and how; only the first running rank can know. */
+static bool wants_regrouping(drom_mpi *m, struct order *order)
+{
+    struct nodes *n = &m->nodes;
+    if (!n->file[0] || MPI_Wtime() < n->next_look || first_of(m, m->map) != m->rank)
+        return false;
+    n->next_look = MPI_Wtime() + LOOK_MS / 1e3;
+    look(m);
+    if (n->hosts.count == 0)
+        return false;
+    int running, lost = count_given_up(m, &n->hosts, &running), left = m->running - running;
+    bool spawns = false;
+    for (int i = 0; i < n->hosts.count && !n->cannot_spawn; i++)
+        spawns |= !has_node(m, n->hosts.at[i].node);
+    bool is_final = !spawns && left == m->size - lost; /* no more ranks will run */
+    if (lost > 0 && left < m->min_ranks && is_final && !n->has_refused) {
+        say(m, "too few ranks would be left, so none is released: leave nodes for min_ranks in the host file.");
+        n->has_refused = true;
+    }
+    *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->min_ranks, spawns,
+                            {m->want[0], m->want[1], m->want[2]}};
+    return order->releases || order->spawns;
+}
+
+/* --- groups that end and begin ---------------------------------------------------------------------------------------- */
+
+static void use_all(drom_mpi *m, MPI_Comm all)
+{
+    MPI_Comm_free(&m->all); /* Open MPI 4 waits for ever in MPI_Comm_disconnect() */
+    m->all = all;
+    if (all == MPI_COMM_NULL)
+        return;
+    MPI_Comm_rank(all, &m->rank);
+    MPI_Comm_size(all, &m->size);
+}
+
+/* Separate the ranks that are given up from the others: with no communicator in common, either side can end alone. */
+static void release(drom_mpi *m, const struct hosts *hosts)
+{
+    MPI_Comm all;
+    m->is_released = is_given_up(m, hosts, m->members[m->rank].first);
+    MPI_Comm_split(m->all, m->is_released ? MPI_UNDEFINED : 0, m->rank, &all);
+    use_all(m, all);
+}
+
+/* Return the arguments of env(1) that start this program on a node as it was started here, for the caller to free. */
+static char **make_arguments(const drom_mpi *m, char *file, char *node)
+{
+    const struct nodes *n = &m->nodes;
+    char **argv = must_have(m, malloc((size_t)(n->words + 4) * sizeof *argv), 1);
+    memcpy(argv, (char *[]){SPAWNED "=1", file, node}, 3 * sizeof *argv);
+    memcpy(argv + 3, n->command, (size_t)(n->words + 1) * sizeof *argv);
+    return argv;
+}
+
+/* Spawn this program on a node. Return the communicator of this rank and the new ones, or MPI_COMM_NULL. */
+static MPI_Comm spawn(const drom_mpi *m, const struct host *h)
+{
+    char file[MOST_PATH + 32], node[NODE_SIZE + 16];
+    snprintf(file, sizeof file, HOSTFILE "=%s", m->nodes.file);
+    snprintf(node, sizeof node, "DROM_NODE=%s", h->node);
+    char **argv = make_arguments(m, file, node);
+    MPI_Comm children, pair = MPI_COMM_NULL;
+    MPI_Errhandler before;
+    MPI_Info info;
+    MPI_Info_create(&info);
+    MPI_Info_set(info, "host", h->node);
+    MPI_Info_set(info, "wdir", m->nodes.folder);
+    MPI_Comm_get_errhandler(MPI_COMM_SELF, &before);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    if (MPI_Comm_spawn("env", argv, h->slots, info, 0, MPI_COMM_SELF, &children, MPI_ERRCODES_IGNORE) == MPI_SUCCESS) {
+        MPI_Intercomm_merge(children, 0, &pair);
+        MPI_Comm_free(&children);
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, before);
+    MPI_Errhandler_free(&before);
+    MPI_Info_free(&info);
+    free(argv);
+    return pair;
+}
+
+/* Unite all ranks with a new group, on every rank of both. `leader` is a rank of this side; it has a communicator `pair` with
+ * the ranks of the other side, of which number `other` leads that one. */
+static void unite(drom_mpi *m, int leader, MPI_Comm pair, int other, bool is_new)
+{
+    MPI_Comm both, all;
+    MPI_Intercomm_create(m->all, leader, pair, other, TAG_GROUP, &both);
+    MPI_Intercomm_merge(both, is_new, &all);
+    MPI_Comm_free(&both);
+    if (pair != MPI_COMM_NULL)
+        MPI_Comm_free(&pair);
+    use_all(m, all);
+}
+
+/* Unite all ranks with the groups from number `next` on. For each there is the rank that has spawned it, -1 for none, and on
+ * that rank a communicator with both. A new group learns what follows. */
+static void unite_with(drom_mpi *m, int next, int groups, int *leaders, MPI_Comm *pairs)
+{
+    for (; next < groups; next++) {
+        if (leaders[next] < 0)
+            continue;
+        unite(m, leaders[next], pairs ? pairs[next] : MPI_COMM_NULL, 1, false);
+        MPI_Bcast((int[]){next, groups}, 2, MPI_INT, 0, m->all);
+        MPI_Bcast(leaders, groups, MPI_INT, 0, m->all);
+    }
+}
+
+/* Become part of the program that has spawned this group. */
+static void join_program(drom_mpi *m, MPI_Comm parent)
+{
+    MPI_Comm pair;
+    int at[2];
+    MPI_Intercomm_merge(parent, 1, &pair);
+    MPI_Comm_free(&parent);
+    unite(m, 0, pair, 0, true);
+    MPI_Bcast(at, 2, MPI_INT, 0, m->all);
+    int *leaders = must_have(m, malloc((size_t)at[1] * sizeof *leaders), 1);
+    MPI_Bcast(leaders, at[1], MPI_INT, 0, m->all);
+    unite_with(m, at[0] + 1, at[1], leaders, NULL);
+    free(leaders);
+}
+
+/* Spawn a group on each of these nodes, on several running ranks at the same time, and unite all ranks with them. */
+static void grow(drom_mpi *m, const struct hosts *hosts)
+{
+    int me = -1, running = 0, failed = 0;
+    int *leaders = must_have(m, malloc((size_t)(hosts->count + 1) * sizeof *leaders), 1);
+    MPI_Comm *pairs = must_have(m, malloc((size_t)(hosts->count + 1) * sizeof *pairs), 1);
+    if (m->comm != MPI_COMM_NULL) {
+        MPI_Comm_rank(m->comm, &me);
+        MPI_Comm_size(m->comm, &running);
+    }
+    for (int i = 0; i < hosts->count; i++) {
+        pairs[i] = me >= 0 && i % running == me ? spawn(m, &hosts->at[i]) : MPI_COMM_NULL;
+        leaders[i] = pairs[i] == MPI_COMM_NULL ? -1 : m->rank;
+    }
+    MPI_Allreduce(MPI_IN_PLACE, leaders, hosts->count, MPI_INT, MPI_MAX, m->all);
+    unite_with(m, 0, hosts->count, leaders, pairs);
+    for (int i = 0; i < hosts->count; i++)
+        failed += leaders[i] < 0;
+    m->nodes.cannot_spawn = failed > 0; /* Open MPI 4 ends the program at the next attempt */
+    if (failed > 0)
+        say(m, "MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that it was given.");
+    free(leaders);
+    free(pairs);
+}
+
+/* Learn what each rank is, and what the range of ranks is. */
+static void meet(drom_mpi *m, bool runs_now)
+{
+    struct member mine = {.first = m->rank - m->group_rank, .runs = runs_now};
+    memcpy(mine.node, m->nodes.name, sizeof mine.node);
+    free(m->members);
+    m->members = must_have(m, malloc((size_t)m->size * sizeof mine), 1);
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, m->members, sizeof mine, MPI_BYTE, m->all);
+    must_have(m, make_maps(m) ? m : NULL, 1);
+    m->running = 0;
+    for (int rank = 0; rank < m->size; rank++)
+        if (m->members[rank].runs) {
+            add(m->map, rank);
+            m->running++;
+        }
+    MPI_Bcast(m->want, 3, MPI_INT, first_of(m, m->map), m->all);
+    report_want(m);
+}
+
+/* Carry out an order, on every rank. */
+static void regroup(drom_mpi *m, const struct order *order, const char *text)
+{
+    bool did_run = runs(m);
+    struct hosts hosts = parse_hosts(m, text), fresh = {must_have(m, malloc((size_t)hosts.count * sizeof *hosts.at), 1), 0};
+    for (int i = 0; i < hosts.count && order->spawns; i++)
+        if (!has_node(m, hosts.at[i].node))
+            fresh.at[fresh.count++] = hosts.at[i];
+    settle(m);
+    if (order->releases)
+        release(m, &hosts);
+    if (!m->is_released) {
+        grow(m, &fresh);
+        meet(m, did_run);
+    }
+    free(fresh.at);
+    free(hosts.at);
+}
+
+/* --- orders ----------------------------------------------------------------------------------------------------------- */
+
+/* Give an order to all running ranks, and receive it there; the text is for the caller to free. */
+static char *share_order(const drom_mpi *m, struct order *order)
+{
+    MPI_Bcast(order, sizeof *order, MPI_BYTE, 0, m->comm);
+    char *text = must_have(m, calloc((size_t)order->length + 1, 1), 1);
+    if (first_of(m, m->map) == m->rank)
+        memcpy(text, m->nodes.text, (size_t)order->length);
+    MPI_Bcast(text, order->length, MPI_CHAR, 0, m->comm);
+    return text;
+}
+
+/* Give an order to the ranks that rest, from the first running rank. */
+static void send_order(const drom_mpi *m, const struct order *order, const char *text)
+{
+    for (int rank = 0; first_of(m, m->map) == m->rank && rank < m->size; rank++) {
+        if (has(m->map, rank))
+            continue;
+        MPI_Send(order, sizeof *order, MPI_BYTE, rank, TAG_GROUP, m->all);
+        MPI_Send(text, order->length, MPI_CHAR, rank, TAG_GROUP, m->all);
+    }
+}
+
+/* Receive an order on a rank that rests, and carry it out. */
+static void receive_order(drom_mpi *m, int source)
+{
+    struct order order;
+    MPI_Recv(&order, sizeof order, MPI_BYTE, source, TAG_GROUP, m->all, MPI_STATUS_IGNORE);
+    char *text = must_have(m, calloc((size_t)order.length + 1, 1), 1);
+    MPI_Recv(text, order.length, MPI_CHAR, source, TAG_GROUP, m->all, MPI_STATUS_IGNORE);
+    regroup(m, &order, text);
+    free(text);
+}
+
+/* Make the ranks leave that an order releases. */
+static void leave_by(const drom_mpi *m, const struct order *order, const char *text)
+{
+    struct hosts hosts = parse_hosts(m, text);
+    for (int rank = 0; order->releases && rank < m->size; rank++)
+        if (has(m->map, rank) && is_given_up(m, &hosts, m->members[rank].first))
+            add(m->leaving, rank);
+    free(hosts.at);
+}
+
+/* --- beginning and end ------------------------------------------------------------------------------------------------ */
+
+/* Remember how this program was started, to spawn it: by drom run, if it is the first process of a task; and its words. */
+static void read_command(drom_mpi *m)
+{
+    struct nodes *n = &m->nodes;
+    const char *task = getenv("DROM_TASK"), *run = task && atol(task) == getpid() ? getenv("DROM_RUN") : NULL;
+    size_t length = run && strlen(run) < MOST_COMMAND ? strlen(run) + 1 : 0;
+    n->line = must_have(m, calloc(2 * MOST_COMMAND, 1), 1);
+    if (length > 0)
+        memcpy(n->line, run, length);
+    for (size_t i = 0; i < length; i++)
+        n->line[i] = n->line[i] == '\n' ? '\0' : n->line[i];
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    size_t own = file ? fread(n->line + length, 1, MOST_COMMAND - 1, file) : 0;
+    if (file)
+        fclose(file);
+    n->cannot_spawn = own == 0 || own == MOST_COMMAND - 1;
+    if (n->cannot_spawn)
+        say(m, "no ranks are spawned, as /proc/self/cmdline cannot be read or has 128 KiB: mount /proc, or pass fewer arguments.");
+    length += own;
+    for (size_t i = 0; i < length; i++)
+        n->words += n->line[i] == '\0';
+    n->command = must_have(m, calloc((size_t)n->words + 1, sizeof *n->command), 1);
+    char *at = n->line;
+    for (int i = 0; i < n->words; i++, at += strlen(at) + 1)
+        n->command[i] = at;
+    if (!getcwd(n->folder, sizeof n->folder))
+        strcpy(n->folder, "/");
+}
+
+/* Return whether this group was spawned by adaptive ranks, and by which. */
+static bool is_spawned(MPI_Comm *parent)
+{
+    *parent = MPI_COMM_NULL;
+    if (getenv(SPAWNED))
+        MPI_Comm_get_parent(parent);
+    return *parent != MPI_COMM_NULL;
+}
+
+/* Begin with the host file that the first rank has in its environment, if it has one; collective. */
+static void begin_nodes(drom_mpi *m, MPI_Comm comm, MPI_Comm parent)
+{
+    struct nodes *n = &m->nodes;
+    const char *file = getenv(HOSTFILE), *name = getenv("DROM_NODE");
+    int compared, length;
+    m->group_rank = m->rank;
+    MPI_Comm_compare(comm, MPI_COMM_WORLD, &compared);
+    if (m->rank == 0 && file && strlen(file) < MOST_PATH && (compared == MPI_IDENT || compared == MPI_CONGRUENT))
+        strcpy(n->file, file);
+    MPI_Bcast(n->file, MOST_PATH, MPI_CHAR, 0, m->all);
+    if (!n->file[0])
+        return;
+    if (name && strlen(name) < NODE_SIZE)
+        strcpy(n->name, name);
+    else
+        MPI_Get_processor_name(n->name, &length);
+    read_command(m);
+    if (parent != MPI_COMM_NULL)
+        join_program(m, parent);
+    meet(m, parent == MPI_COMM_NULL);
+}
+
+static void free_nodes(drom_mpi *m)
+{
+    free(m->nodes.hosts.at);
+    free(m->nodes.text);
+    free(m->nodes.command);
+    free(m->nodes.line);
+    free(m->members);
+}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive MPI programs that release ranks and spawn them on other nodes, which are emulated on this machine."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from dromlib import native
+from tests.support import agents, native_build
+from tests.support.agents import wait_until
+from tests.support.example_programs import SOURCES
+from tests.support.mpi_programs import MPIS, SPAWNING, Mpi, emulated_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.agents import Agent, Program, Programs
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+TWO = ("--emulate", "pack:1 core:2", "--grace", "600")
+NODES = {"n1": 2, "n2": 2, "n3": 2}
+IGNORED = (
+    "drom: the host file is ignored: write a line NODE slots=N for each node, at least one and each once, in 64 KiB.\n"
+)
+"""What is said about a host file that is wrong."""
+CANNOT_SPAWN = (
+    "drom: MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that "
+    "it was given.\n"
+)
+
+
+@pytest.fixture(params=SPAWNING, ids=lambda mpi: mpi.name)
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    """Return each MPI library in turn that can spawn."""
+    library: Mpi = request.param
+    return library
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the program is compiled, once for each MPI library."""
+    return tmp_path_factory.mktemp("nodes")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """Start programs that are gone after the test."""
+    with agents.programs(tmp_path / "programs") as started:
+        yield started
+
+
+def environment_of(process: psutil.Process) -> dict[str, str]:
+    """Return the environment of a process, which may have ended."""
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+class Spread:
+    """A program that compares all its elements at each step, on emulated nodes: it begins with two ranks on n1."""
+
+    def __init__(
+        self,
+        mpi: Mpi,
+        folder: Path,
+        programs: Programs,
+        *,
+        least: int = 1,
+        launcher: tuple[str, ...] = (),
+        source: Path = native_build.SOURCES / "adaptive.c",
+        words: tuple[str, ...] = (),
+    ) -> None:
+        self._stop, self._hosts = programs.folder / "stop", programs.folder / "hosts"
+        program = mpi.compile(source, folder)
+        self._name = program.name
+        self.have(n1=2)
+        launch = mpi.launch_on(NODES, 2, *launcher, program, *(words or (str(least), str(self._stop))))
+        environment = mpi.environment(programs.folder) | emulated_nodes(programs.folder)
+        self.program: Program = programs.start(*launch, DROM_MPI_HOSTFILE=str(self._hosts), **environment)
+
+    def write(self, text: str) -> None:
+        """Replace the host file."""
+        fresh = self._hosts.with_suffix(".new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.rename(self._hosts)
+
+    def have(self, **nodes: int) -> None:
+        """Order these nodes, with so many ranks on each new one."""
+        self.write("".join(f"{node} slots={slots}\n" for node, slots in nodes.items()))
+
+    def ranks(self) -> list[str]:
+        """Return the nodes of the processes that are there."""
+        there = psutil.process_iter(["name"])
+        found = [environment_of(process) for process in there if process.info["name"] == self._name]
+        return sorted(one["DROM_NODE"] for one in found if one.get("DROM_MPI_HOSTFILE") == str(self._hosts))
+
+    def await_ranks(self, *nodes: str) -> None:
+        """Wait until there are processes on these nodes, and no others."""
+        wait_until(lambda: self.ranks() == list(nodes), lambda: f"{self.ranks()}\n{self.program.show()}", 60)
+
+    def end(self, said: str = "") -> None:
+        """End the program, and assert that it has found every element right."""
+        self._stop.touch()
+        wait_until(lambda: self.program.process.poll() is not None, self.program.show, 60)
+        assert self.program.out.splitlines()[-1] == "0 wrong", self.program.show()
+        assert (self.program.process.poll(), self.program.err) == (0, said), self.program.show()
+
+
+def test_a_program_grows_onto_a_node_and_gives_it_up(mpi: Mpi, folder: Path, programs: Programs) -> None:
+    """Ranks are spawned on nodes that are added to the host file, and end where a node is taken out of it."""
+    job = Spread(mpi, folder, programs)
+    job.have(n1=2, n2=2, n3=1)
+    job.program.await_out("changed 5")
+    job.await_ranks("n1", "n1", "n2", "n2", "n3")
+    job.have(n1=2, n3=1)
+    job.program.await_out("changed 3")
+    job.await_ranks("n1", "n1", "n3")
+    job.end()
+
+
+def test_a_program_moves_to_other_nodes(mpi: Mpi, folder: Path, programs: Programs) -> None:
+    """The ranks of the launch end too, once those on the new node run; the launcher stays until the program ends."""
+    job = Spread(mpi, folder, programs)
+    job.program.await_out("^begins")
+    job.have(n2=2)
+    job.await_ranks("n2", "n2")
+    job.have(n3=1)
+    job.await_ranks("n3")
+    job.end()
+
+
+@pytest.mark.parametrize("changes", [6, pytest.param(50, marks=pytest.mark.programs)])
+def test_changes_of_nodes_leave_every_element_right(mpi: Mpi, folder: Path, programs: Programs, changes: int) -> None:
+    """Nodes come and go at random, the same ones again and again."""
+    job, chosen = Spread(mpi, folder, programs), random.Random(33)
+    nodes = {"n1"}
+    for _ in range(changes):
+        nodes ^= {chosen.choice(["n1", "n2", "n3"])}
+        nodes = nodes or {"n2"}
+        job.have(**dict.fromkeys(sorted(nodes), 2))
+        job.await_ranks(*sorted([*nodes, *nodes]))
+    job.end()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n2 slot=2\n", "n2 slots=0\n", "n2 slots=2 3\n", "n2 slots=99999999\n", "# nothing\n", "n2 slots=1\nn2 slots=1\n"],
+)
+def test_a_host_file_that_is_wrong_is_one_sentence(mpi: Mpi, folder: Path, programs: Programs, text: str) -> None:
+    """The program runs on with its ranks, until the file is right."""
+    job = Spread(mpi, folder, programs)
+    job.program.await_out("^begins")
+    job.write(text)
+    job.program.await_err("ignored")
+    job.write("n1 slots=2 # two\n\n  n2  slots=1")
+    job.await_ranks("n1", "n1", "n2")
+    job.end(IGNORED)
+
+
+def test_a_program_keeps_its_fewest_ranks(mpi: Mpi, folder: Path, programs: Programs) -> None:
+    """A node is not given up if fewer ranks would be left than the program needs."""
+    job = Spread(mpi, folder, programs, least=2)
+    job.have(n1=2, n2=1)
+    job.program.await_out("changed 3")
+    job.have(n2=1)
+    job.program.await_err("too few ranks")
+    job.have(n2=1, n3=1)
+    job.await_ranks("n2", "n3")
+    said = "drom: too few ranks would be left, so none is released: leave nodes for min_ranks in the host file.\n"
+    job.end(said)
+
+
+def test_a_library_that_cannot_spawn_is_one_sentence(folder: Path, programs: Programs) -> None:
+    """The program runs on with the ranks that it has."""
+    job = Spread(MPIS[1], folder, programs)
+    job.program.await_out("^begins")
+    job.have(n1=2, n2=2)
+    job.program.await_err("has not spawned")
+    job.have(n1=2, n3=2)
+    job.end(CANNOT_SPAWN)
+
+
+def test_released_ranks_leave_their_agent(mpi: Mpi, folder: Path, programs: Programs) -> None:
+    """Spawned ranks are tasks of the job, rest and wake as others do, and leave nothing when they are released."""
+    with (
+        agents.start_agent(programs.folder, *TWO, name="n1") as first,
+        agents.start_agent(programs.folder, *TWO, name="n2") as second,
+    ):
+        job = Spread(mpi, folder, programs, launcher=(str(native.run_path()), "--job", "a", "--"))
+
+        def await_states(agent: Agent, *wanted: str) -> None:
+            def states() -> list[tuple[str, str]]:
+                return sorted((row["job"], row["state"]) for row in agent.order("ps")["tasks"])
+
+            there = [("a", state) for state in wanted]
+            wait_until(lambda: states() == there, lambda: f"{states()}\n{job.program.show()}", 60)
+
+        job.have(n1=2, n2=2)
+        await_states(second, "running", "running")
+        job.program.await_out("changed 4")
+        second.order("resize", job="a", cpus=1)
+        await_states(second, "resting", "running")
+        job.have(n1=2)
+        await_states(second)
+        job.have(n2=2)
+        await_states(first)
+        await_states(second, "running", "running")
+        job.end()
+        for agent in (first, second):
+            agent.assert_clean()
+
+
+def test_an_example_gives_its_answer_on_another_node(mpi: Mpi, folder: Path, programs: Programs) -> None:
+    """An example that has moved to another node prints what it prints without that."""
+    job = Spread(mpi, folder, programs, source=SOURCES / "mpi_heat.c", words=("--size", "64", "--steps", "100000"))
+    job.have(n2=2)
+    job.await_ranks("n2", "n2")
+    wait_until(lambda: job.program.process.poll() is not None, job.program.show, 120)
+
+    assert job.program.out == "mpi_heat: 64 x 64, 100000 steps ok\n", job.program.show()
+    assert (job.program.process.poll(), job.program.err) == (0, "")
