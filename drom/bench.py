@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +13,25 @@ from drom.agent.bench import report
 from drom.agent.cli.parameters import AsJson
 from drom.agent.system.unix_signals import ended_by_sigterm
 
+MEASURES = {
+    "node": ("drom.agent.bench.node", "node"),
+    "openmp": ("drom.agent.bench.openmp", "measure"),
+    "adaptive": ("drom.agent.bench.adaptive", "measure"),
+    "faults": ("drom.agent.bench.faults", "faults"),
+    "hostile": ("drom.agent.bench.hostile", "hostile_users"),
+    "cluster": ("drom.scheduler.bench.cluster", "measure"),
+    "slurm": ("drom.scheduler.bench.slurm", "measure"),
+}
+"""The benchmarks that take a number of runs and return a table: the module and the function of each."""
+
 
 @ended_by_sigterm()
 def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="node|openmp|resize-cost|faults|hostile|day|simulate|cluster|slurm", help="The benchmark."
+            metavar="BENCHMARK",
+            help="node, openmp, adaptive, resize-cost, faults, hostile, day, simulate, cluster or slurm.",
         ),
     ] = "node",
     runs: Annotated[int, typer.Option(help="Runs of each measurement; for day: days.", min=5)] = 5,
@@ -31,29 +44,16 @@ def bench(
 ) -> None:
     """Measure the node agent, its recovery from faults, what resizes cost programs, the simulator or a live cluster.
 
-    Prints medians and spread. `hostile` measures orders while another user attacks the agent's sockets; `slurm`
-    measures drom with a real Slurm, as root.
+    Prints medians and spread. `adaptive` measures nodes that an adaptive MPI program gets and gives up; `hostile`
+    measures orders while another user attacks the agent's sockets; `slurm` measures drom with a real Slurm, as root.
     """
-    if what == "node":
-        from drom.agent.bench import node as benchmark
-
-        report.bench(benchmark.node(runs), as_json=json)
-    elif what == "openmp":
-        from drom.agent.bench import openmp
-
-        report.bench(openmp.measure(runs), as_json=json)
+    if what in MEASURES:
+        module, name = MEASURES[what]
+        report.bench(getattr(import_module(module), name)(runs), as_json=json)
     elif what == "resize-cost":
         from drom.agent.bench.resize import resize_cost
 
         report.resize_cost(resize_cost(cycles), as_json=json)
-    elif what == "faults":
-        from drom.agent.bench.faults import faults
-
-        report.bench(faults(runs), as_json=json)
-    elif what == "hostile":
-        from drom.agent.bench.hostile import hostile_users
-
-        report.bench(hostile_users(runs), as_json=json)
     elif what == "day":
         from drom.agent.bench.day import simulate
 
@@ -62,15 +62,7 @@ def bench(
         from drom.scheduler.bench.simulator import measure
 
         report.bench(measure(runs, log), as_json=json)
-    elif what == "cluster":
-        from drom.scheduler.bench import cluster
-
-        report.bench(cluster.measure(runs), as_json=json)
-    elif what == "slurm":
-        from drom.scheduler.bench import slurm
-
-        report.bench(slurm.measure(runs), as_json=json)
     else:
-        known = "node, openmp, resize-cost, faults, hostile, day, simulate, cluster or slurm"
+        known = "node, openmp, adaptive, resize-cost, faults, hostile, day, simulate, cluster or slurm"
         msg = f"there is no benchmark {what!r}: choose {known}."
         raise typer.BadParameter(msg)

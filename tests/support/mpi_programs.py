@@ -115,30 +115,3 @@ class Wheel(Mpi):
 MPIS = (Mpi("openmpi"), Mpi("mpich"))
 SPAWNING = (Mpi("openmpi"), Wheel("mpich-wheel"))
 """The MPI libraries that can spawn ranks."""
-
-REMOTE = """#!/bin/sh
-# NODE COMMAND: run a command here as if on that node, in place of ssh
-export DROM_NODE="$1" TMPDIR="{folder}/tmp-$1" DROM_RUNTIME_DIR="{folder}/$1"
-mkdir -p "$TMPDIR"
-shift
-exec sh -c "$*"
-"""
-
-
-def emulated_nodes(folder: Path) -> dict[str, str]:
-    """Return variables with which launchers start the processes of all nodes on this machine.
-
-    They then know their node, and find an agent in a folder of its name.
-    """
-    remote = folder / "remote"
-    remote.write_text(REMOTE.format(folder=folder), encoding="ascii")
-    remote.chmod(0o700)
-    return {
-        "OMPI_MCA_plm": "rsh",
-        "OMPI_MCA_plm_rsh_agent": str(remote),
-        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-        "OMPI_MCA_orte_leave_session_attached": "1",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "HYDRA_LAUNCHER": "rsh",
-        "HYDRA_LAUNCHER_EXEC": str(remote),
-    }

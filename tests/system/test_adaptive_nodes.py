@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from drom.agent.testbed.mpi_nodes import emulated_nodes
 
 from dromlib import native
 from tests.support import agents, native_build
 from tests.support.agents import wait_until
 from tests.support.example_programs import SOURCES
-from tests.support.mpi_programs import MPIS, SPAWNING, Mpi, emulated_nodes
+from tests.support.mpi_programs import MPIS, SPAWNING, Mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,9 +34,9 @@ struct hosts {
     int count;
 };
 
-/* What each rank knows of each other: the first rank of its group, whether it runs, and its node. */
+/* What each rank knows of each other: the first rank of its group, whether it runs, the range of ranks, and its node. */
 struct member {
-    int first, runs;
+    int first, runs, want[3];
     char node[NODE_SIZE];
 };
 

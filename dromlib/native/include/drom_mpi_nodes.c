@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_TEXT = 1 << 16, MOST_SLOTS = 1 << 16, MOST_COMMAND = 1 << 17, LOOK_MS = 100 };
+enum { MOST_TEXT = 1 << 16, MOST_SLOTS = 1 << 16, MOST_COMMAND = 1 << 17, LOOK_MS = 100, MOST_GROUPS = 62 };
 
 /* The variable that names the host file, and the one that spawned ranks have. */
 #define HOSTFILE "DROM_MPI_HOSTFILE"
@@ -20,7 +20,6 @@ enum { MOST_TEXT = 1 << 16, MOST_SLOTS = 1 << 16, MOST_COMMAND = 1 << 17, LOOK_M
 struct order {
     int length;
     bool releases, spawns;
-    int want[3];
 };
 
 /* --- the host file ---------------------------------------------------------------------------------------------------- */
@@ -175,8 +174,7 @@ static bool wants_regrouping(drom_mpi *m, struct order *order)
         say(m, "too few ranks would be left, so none is released: leave nodes for min_ranks in the host file.");
         n->has_refused = true;
     }
-    *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->min_ranks, spawns,
-                            {m->want[0], m->want[1], m->want[2]}};
+    *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->min_ranks, spawns};
     return order->releases || order->spawns;
 }
 
@@ -250,16 +248,21 @@ static void unite(drom_mpi *m, int leader, MPI_Comm pair, int other, bool is_new
     use_all(m, all);
 }
 
-/* Unite all ranks with the groups from number `next` on. For each there is the rank that has spawned it, -1 for none, and on
- * that rank a communicator with both. A new group learns what follows. */
-static void unite_with(drom_mpi *m, int next, int groups, int *leaders, MPI_Comm *pairs)
+/* The groups that are spawned in one regrouping: the next one to unite with, and of each the rank that has spawned it, -1 for none. */
+struct groups {
+    int next, count, leaders[MOST_GROUPS];
+};
+
+/* Unite all ranks with the groups that are left. Ranks that have spawned one have a communicator with it. Each new group learns
+ * what follows. */
+static void unite_all(drom_mpi *m, struct groups *g, const MPI_Comm *pairs)
 {
-    for (; next < groups; next++) {
-        if (leaders[next] < 0)
+    while (g->next < g->count) {
+        int at = g->next++;
+        if (g->leaders[at] < 0)
             continue;
-        unite(m, leaders[next], pairs ? pairs[next] : MPI_COMM_NULL, 1, false);
-        MPI_Bcast((int[]){next, groups}, 2, MPI_INT, 0, m->all);
-        MPI_Bcast(leaders, groups, MPI_INT, 0, m->all);
+        unite(m, g->leaders[at], pairs ? pairs[at] : MPI_COMM_NULL, 1, false);
+        MPI_Bcast(g, sizeof *g, MPI_BYTE, 0, m->all);
     }
 }
 
@@ -267,46 +270,43 @@ static void unite_with(drom_mpi *m, int next, int groups, int *leaders, MPI_Comm
 static void join_program(drom_mpi *m, MPI_Comm parent)
 {
     MPI_Comm pair;
-    int at[2];
+    struct groups g;
     MPI_Intercomm_merge(parent, 1, &pair);
     MPI_Comm_free(&parent);
     unite(m, 0, pair, 0, true);
-    MPI_Bcast(at, 2, MPI_INT, 0, m->all);
-    int *leaders = must_have(m, malloc((size_t)at[1] * sizeof *leaders), 1);
-    MPI_Bcast(leaders, at[1], MPI_INT, 0, m->all);
-    unite_with(m, at[0] + 1, at[1], leaders, NULL);
-    free(leaders);
+    MPI_Bcast(&g, sizeof g, MPI_BYTE, 0, m->all);
+    unite_all(m, &g, NULL);
 }
 
-/* Spawn a group on each of these nodes, on several running ranks at the same time, and unite all ranks with them. */
+/* Spawn a group on each of these nodes, by several running ranks at the same time, and unite all ranks with them. */
 static void grow(drom_mpi *m, const struct hosts *hosts)
 {
     int me = -1, running = 0, failed = 0;
-    int *leaders = must_have(m, malloc((size_t)(hosts->count + 1) * sizeof *leaders), 1);
-    MPI_Comm *pairs = must_have(m, malloc((size_t)(hosts->count + 1) * sizeof *pairs), 1);
+    struct groups g = {.count = hosts->count};
+    MPI_Comm pairs[MOST_GROUPS];
     if (m->comm != MPI_COMM_NULL) {
         MPI_Comm_rank(m->comm, &me);
         MPI_Comm_size(m->comm, &running);
     }
-    for (int i = 0; i < hosts->count; i++) {
+    for (int i = 0; i < g.count; i++) {
         pairs[i] = me >= 0 && i % running == me ? spawn(m, &hosts->at[i]) : MPI_COMM_NULL;
-        leaders[i] = pairs[i] == MPI_COMM_NULL ? -1 : m->rank;
+        g.leaders[i] = pairs[i] == MPI_COMM_NULL ? -1 : m->rank;
     }
-    MPI_Allreduce(MPI_IN_PLACE, leaders, hosts->count, MPI_INT, MPI_MAX, m->all);
-    unite_with(m, 0, hosts->count, leaders, pairs);
-    for (int i = 0; i < hosts->count; i++)
-        failed += leaders[i] < 0;
-    m->nodes.cannot_spawn = failed > 0; /* Open MPI 4 ends the program at the next attempt */
-    if (failed > 0)
-        say(m, "MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that it was given.");
-    free(leaders);
-    free(pairs);
+    MPI_Allreduce(MPI_IN_PLACE, g.leaders, g.count, MPI_INT, MPI_MAX, m->all);
+    for (int i = 0; i < g.count; i++)
+        failed += g.leaders[i] < 0;
+    unite_all(m, &g, pairs);
+    if (failed == 0)
+        return;
+    m->nodes.cannot_spawn = true; /* Open MPI 4 ends the program at the next attempt */
+    say(m, "MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that it was given.");
 }
 
 /* Learn what each rank is, and what the range of ranks is. */
 static void meet(drom_mpi *m, bool runs_now)
 {
     struct member mine = {.first = m->rank - m->group_rank, .runs = runs_now};
+    memcpy(mine.want, m->want, sizeof mine.want);
     memcpy(mine.node, m->nodes.name, sizeof mine.node);
     free(m->members);
     m->members = must_have(m, malloc((size_t)m->size * sizeof mine), 1);
@@ -318,7 +318,7 @@ static void meet(drom_mpi *m, bool runs_now)
             add(m->map, rank);
             m->running++;
         }
-    MPI_Bcast(m->want, 3, MPI_INT, first_of(m, m->map), m->all);
+    memcpy(m->want, m->members[first_of(m, m->map)].want, sizeof m->want);
     report_want(m);
 }
 
@@ -327,16 +327,16 @@ static void regroup(drom_mpi *m, const struct order *order, const char *text)
 {
     bool did_run = runs(m);
     struct hosts hosts = parse_hosts(m, text), fresh = {must_have(m, malloc((size_t)hosts.count * sizeof *hosts.at), 1), 0};
-    for (int i = 0; i < hosts.count && order->spawns; i++)
+    for (int i = 0; i < hosts.count && order->spawns && fresh.count < MOST_GROUPS; i++)
         if (!has_node(m, hosts.at[i].node))
             fresh.at[fresh.count++] = hosts.at[i];
     settle(m);
     if (order->releases)
         release(m, &hosts);
-    if (!m->is_released) {
+    if (order->spawns && !m->is_released)
         grow(m, &fresh);
+    if (!m->is_released)
         meet(m, did_run);
-    }
     free(fresh.at);
     free(hosts.at);
 }
