@@ -221,6 +221,61 @@ def _gapfill_live(out: Path | None, seed: int, seconds: int, *, as_json: bool) -
         write_value(told, out / "gapfill-live.json")
 
 
+@app.command("controllers")
+def controllers(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder for controllers.json and pictures.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The first of ten seeds; of one with --live.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", min=50, max=500, help="The most nodes; default: 500, with --live 100.")
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--controllers", metavar="N", min=1, max=1_000_000, help="The most controllers; default: 1000000."
+        ),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Run real schedulers with etcd and emulated nodes.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
+) -> None:
+    """Run the measurements of SLURM++ in a model of many controllers on one store, with the effect of each option."""
+    if live and most is not None:
+        raise typer.BadParameter("--controllers applies to the model: omit it, or --live.")
+    if live:
+        _controllers_live(out, seed, nodes or 100, as_json=json)
+        return
+    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.reproduction.controllers.experiment import COSTS, run_all
+    from drom.scheduler.reproduction.controllers.tables import draw, lines, to_json
+
+    if out is not None:
+        make_folder(out)
+    with all_or_nothing("simulating") as bar:
+        found = run_all(seed, COSTS, nodes or 500, most or 1_000_000, bar.show)
+    told = to_json(found, seed, COSTS)
+    typer.echo(json_text(told) if json else "\n".join(lines(found)))
+    if out is not None:
+        write_value(told, out / "controllers.json")
+        _try_to_draw(lambda: draw(found, out))
+
+
+def _controllers_live(out: Path | None, seed: int, nodes: int, *, as_json: bool) -> None:
+    """Measure real schedulers, and print the costs of a job and how well the model fits."""
+    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.reproduction.controllers.live import measure
+    from drom.scheduler.reproduction.controllers.live_table import lines, to_json
+
+    if out is not None:
+        make_folder(out)
+    with all_or_nothing("running") as bar:
+        found = measure(nodes, seed, bar.show)
+    told = to_json(found, seed)
+    typer.echo(json_text(told) if as_json else "\n".join(lines(found)))
+    if out is not None:
+        write_value(told, out / "controllers-live.json")
+
+
 @app.command("cp")
 def constraint_programming(
     out: Annotated[

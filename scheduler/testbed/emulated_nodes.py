@@ -59,6 +59,7 @@ class _Node:
     """A node: its connection, the attempts of jobs that run there with their cores, and when it speaks next."""
 
     size: NodeSize
+    home: str
     socket: zmq.Socket[bytes]
     running: dict[tuple[int, int], int] = field(default_factory=dict)
     is_welcome: bool = False
@@ -74,7 +75,8 @@ class _Node:
         name, cores, resources = self.size
         known = tuple(say.Known(*attempt, "running", held) for attempt, held in self.running.items())
         has = cores, 1, 0, dict(resources), ()
-        self.send(say.Hello(say.PROTOCOL, "1", name, name, "boot", *has, emulated=True, time=time.time(), jobs=known))
+        about = say.PROTOCOL, "1", name, name, "boot", *has
+        self.send(say.Hello(*about, emulated=True, time=time.time(), jobs=known, home=self.home))
 
     def end(self, attempt: tuple[int, int], status: int) -> None:
         """Report the end of a job, unless it has ended before."""
@@ -85,12 +87,18 @@ class _Node:
 class EmulatedNodes:
     """Nodes that are connected to the scheduler at `address`, and alive while `serve` is called.
 
-    `speed` returns how much faster than on one core a job with a range is on a number of cores.
+    They belong to the home partition `home`. `speed` returns how much faster than on one core a job with a range is on
+    a number of cores.
     Raises KeysError if the scheduler's key is unknown.
     """
 
     def __init__(
-        self, address: str, sizes: Iterable[NodeSize], own: Keys, speed: Callable[[int], float] = float
+        self,
+        address: str,
+        sizes: Iterable[NodeSize],
+        own: Keys,
+        speed: Callable[[int], float] = float,
+        home: str = "",
     ) -> None:
         self._context = zmq.Context()
         self._poller = zmq.Poller()
@@ -106,7 +114,7 @@ class EmulatedNodes:
             keys.guard_client(socket, own, host_of(address))
             socket.connect(address)
             self._poller.register(socket, zmq.POLLIN)
-            self._nodes[socket] = node = _Node(size, socket)
+            self._nodes[socket] = node = _Node(size, home, socket)
             node.hello()
 
     @property

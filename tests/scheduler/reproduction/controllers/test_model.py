@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of many controllers on one store: what a job takes, no node held twice, and jobs that all end."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from drom.scheduler.errors import SchedulerError
+from drom.scheduler.reproduction.controllers import events, model
+from drom.scheduler.reproduction.controllers.events import MONITOR, NOBODY, NONE, RANDOM, RICHEST, Costs, Options
+from drom.scheduler.reproduction.controllers.experiment import COSTS, OPTIONS
+from drom.scheduler.reproduction.controllers.model import LARGE, MEDIUM, SMALL, Setup, simulate, sizes_of, world_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from drom.scheduler.reproduction.controllers.events import World
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the loop as plain Python, which gives the same results."""
+    monkeypatch.setattr(events, "compiled", lambda: events.run)
+
+
+def sizes(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the nodes of jobs."""
+    return np.array(values, np.int64)
+
+
+def test_what_a_job_takes() -> None:
+    """A job of two nodes has three turns and four messages: it is placed, it has started, its last node has left it."""
+    cpu = Costs(message=1, job=10, node=100, store=1000, store_job=1e4, store_node=1e5)
+    costs = cpu._replace(latency=1e6, launch=1e7, agent=1e8)
+    found = simulate(Setup(1, 2, 1), sizes(2), costs, Options(pick=NONE, watch=True))
+
+    placed = 10 + 2 * 1 + 2 * 1000 + 1e4 + 2 * 1e6
+    ended = 1e7 + 1.5 * 100 + 1 + 1000 + 1.5e5 + 1e6
+    left = 1e8 + 0.5 * 100 + 1 + 1000 + 0.5e5 + 1e6
+    assert found.seconds == pytest.approx(placed + ended + left)
+    assert (found.messages, found.conflicts, found.releases) == (4, 0, 0)
+    assert found.cpu == pytest.approx(10 + 200 + 4)
+
+
+def test_nodes_of_others() -> None:
+    """A job that lacks nodes looks, takes and gives back: messages to the store for each; without it is refused."""
+    setup = Setup(2, 2, 1)
+    found = simulate(setup, sizes(3, 1), COSTS, Options(watch=True, spread=True))
+
+    alone = simulate(setup, sizes(2, 1), COSTS, Options(watch=True, spread=True))
+    assert found.messages >= alone.messages + 3 / 2
+    with pytest.raises(SchedulerError, match=r"^A job of 3 nodes does not fit: give partitions more nodes\.$"):
+        simulate(setup, sizes(3, 1), COSTS, Options(pick=NONE))
+    with pytest.raises(SchedulerError, match=r"^A job of 5 nodes does not fit"):
+        simulate(setup, sizes(5, 1), COSTS, Options())
+
+
+def test_a_run_without_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of events has a bound."""
+    monkeypatch.setattr(model, "EVENTS_PER_JOB", 2)
+    with pytest.raises(SchedulerError, match=r"^The controllers do not finish"):
+        simulate(Setup(1, 1, 3), sizes(1, 1, 1), COSTS, Options())
+
+
+def held(w: World) -> int:
+    """Return how many nodes are free, of jobs, or lent: lent ones also while their return is under way."""
+    unused, loan = set(), int(w.unused[0])
+    while loan < len(w.lender):
+        unused.add(loan)
+        loan = int(w.further[loan])
+    lent = sum(int(w.amount[one]) for one in range(len(w.lender)) if one not in unused)
+    return int(w.free.sum() + w.own.sum()) + lent
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(OPTIONS)),
+    st.integers(2, 5),
+    st.lists(st.integers(1, 16), min_size=1, max_size=6),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_no_node_is_held_twice_and_every_job_ends(
+    name: str, controllers: int, wanted: list[int], notify: bool, seed: int
+) -> None:
+    """Whatever the options are; in the end all nodes are free again where they belong."""
+    setup = Setup(controllers, 4, len(wanted))
+    given_sizes = np.resize(np.minimum(wanted, 4 * controllers), controllers * len(wanted))
+    options = OPTIONS[name]._replace(notify=notify)
+    w, heap = world_of(setup, given_sizes, COSTS, options, seed), list[tuple[float, int, int, int, int]]()
+    for job in range(len(w.size)):
+        events.push(w, heap, w.submitted[job], events.SUBMIT, job, 0)
+    while heap:
+        now, _, kind, who, more = heapq.heappop(heap)
+        events.handle(w, heap, kind, who, more, now)
+        assert held(w) == 4 * controllers
+        assert w.free.min() >= 0
+
+    assert (w.ended >= w.allocated).all()
+    assert (w.allocated >= w.asked).all()
+    assert w.asked.min() >= 0
+    assert (w.free == 4).all()
+    assert (w.waiters == NOBODY).all()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_same_seed_gives_the_same_result(name: str) -> None:
+    """Another seed gives another one."""
+    setup = Setup(4, 50, 5)
+    first, again, other = (
+        simulate(setup, sizes_of(LARGE, setup, seed), COSTS, OPTIONS[name], seed) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_what_options_do() -> None:
+    """Watches save messages, a place for all submissions limits, and probes cost messages; small jobs need nobody."""
+    setup = Setup(10, 50, 20)
+    ours = Options(watch=True, spread=True)
+
+    def run(options: Options) -> model.Result:
+        return simulate(setup, sizes_of(LARGE, setup, 1), COSTS, options)
+
+    plain = run(ours)
+    assert run(ours._replace(watch=False)).throughput < plain.throughput
+    assert run(ours._replace(pick=RICHEST, probes=4)).messages > plain.messages
+    assert run(ours._replace(pick=MONITOR)).allocate < plain.allocate
+    small = [simulate(setup, sizes_of(SMALL, setup, 1), COSTS, ours._replace(pick=pick)) for pick in (NONE, RANDOM)]
+    assert small[0] == small[1]
+    one_place = simulate(setup, sizes_of(SMALL, setup, 1), COSTS, ours._replace(spread=False))
+    assert one_place.seconds > small[0].seconds
+
+
+def test_a_machine_that_all_share_is_slower() -> None:
+    """On it the nodes' work counts too."""
+    setup, costs = Setup(4, 50, 10), COSTS._replace(answer=1e-3)
+    work = sizes_of(MEDIUM, setup, 1)
+    own, shared = (simulate(one, work, costs, Options(pick=NONE)) for one in (setup, setup._replace(cores=2)))
+    assert shared.throughput < own.throughput
+    assert shared.cpu == pytest.approx(own.cpu, rel=0.2)
