@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.controllers import events
-from drom.scheduler.reproduction.controllers.events import NOBODY, NONE, Costs, Options, World
+from drom.scheduler.reproduction.controllers.events import CACHED, NOBODY, NONE, RICHEST, Costs, Options, World
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints
@@ -96,7 +96,7 @@ def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
     place = np.tile(np.arange(setup.jobs), controllers) if options.spread else np.arange(count)
     place = (place // setup.order + 1) * setup.order
     loans = 1 if options.pick == NONE else controllers * setup.nodes + 1
-    entries = 1 if options.pick == NONE else min(CACHE, controllers - 1)
+    entries = min(CACHE, controllers - 1) if options.pick in {CACHED, RICHEST} else 1
     counts = np.zeros(events.SEQUENCE + 1)
     counts[events.RANDOMS] = 1 + seed % 2147483646
 

@@ -17,5 +17,5 @@ MANY = {"small": {500: 91.5}, "medium": {50: 6.2, 500: 68.0}, "large": {500: 19.
 """The same of SLURM++."""
 MESSAGES = {"small": {500: 12.0}, "medium": {50: 13.0, 200: 19.0}, "large": {50: 30.1, 500: 24.7}}
 """Figures 3, 6 and 8: messages to the store, per job. Medium jobs: 17 to 20 from 200 on."""
-MTC_MESSAGES, MTC_NODES, MTC_THROUGHPUT = 32.5, 1000, 20_000.0
+MTC_MESSAGES, MTC_CONTROLLERS, MTC_THROUGHPUT = 32.5, 1000, 20_000.0
 """Text on Figure 4, extrapolated: messages per job and jobs per second of 1,000 controllers of a node each."""

@@ -48,6 +48,8 @@ def lines(found: Results) -> Iterator[str]:
     ]
     heads = ["controllers", "nodes of each", "stores", "jobs/s", "messages", "store", "busiest"]
     yield from table(heads, rows, ">" * len(heads))
+    rate, count, messages = paper.MTC_THROUGHPUT, paper.MTC_CONTROLLERS, paper.MTC_MESSAGES
+    yield f"paper, extrapolated: {rate:,.0f} jobs/s with {count:,} controllers of a node, {messages:g} messages per job"
 
 
 def _figure_rows(found: Sequence[Point]) -> Iterator[list[str]]:
@@ -61,7 +63,7 @@ def _figure_rows(found: Sequence[Point]) -> Iterator[list[str]]:
 
 
 def _text(value: Estimate) -> str:
-    return f"{value.mean:.3g} ± {value.half:.2g}"
+    return f"{value.mean:.3g} ± {round(value.half, 6):.2g}"
 
 
 def to_json(found: Results, seed: int, costs: Costs) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def test_files(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"controllers.json", *files_of("controllers")}
     figures, options, scales = text.split("\n\n")
     assert figures.splitlines()[4].split()[:3] == ["medium", "50", "2.1"]
-    assert [len(part.splitlines()) for part in (figures, options, scales)] == [2 + 6, 2 + 2 * len(OPTIONS), 2 + 4]
+    assert [len(part.splitlines()) for part in (figures, options, scales)] == [2 + 6, 2 + 2 * len(OPTIONS), 2 + 4 + 1]
     assert [len(value[name]) for name in ("figures", "options", "scales")] == [12, 2 * len(OPTIONS), 4]
     assert value["costs_s"] == COSTS._asdict()
     for one, many in zip(value["figures"][::2], value["figures"][1::2], strict=True):
