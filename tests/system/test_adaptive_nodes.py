@@ -105,12 +105,17 @@ class Spread:
         """Wait until there are processes on these nodes, and no others."""
         wait_until(lambda: self.ranks() == list(nodes), lambda: f"{self.ranks()}\n{self.program.show()}", 60)
 
+    def errors(self) -> str:
+        """Return stderr, without a warning of Open MPI's launcher: the shell for a node was faster than it."""
+        lines = self.program.err.splitlines(keepends=True)
+        return "".join(line for line in lines if "plm:rsh: Warning: setpgid" not in line)
+
     def end(self, said: str = "") -> None:
         """End the program, and assert that it has found every element right."""
         self._stop.touch()
         wait_until(lambda: self.program.process.poll() is not None, self.program.show, 60)
         assert self.program.out.splitlines()[-1] == "0 wrong", self.program.show()
-        assert (self.program.process.poll(), self.program.err) == (0, said), self.program.show()
+        assert (self.program.process.poll(), self.errors()) == (0, said), self.program.show()
 
 
 def test_a_program_grows_onto_a_node_and_gives_it_up(mpi: Mpi, folder: Path, programs: Programs) -> None:
@@ -225,4 +230,4 @@ def test_an_example_gives_its_answer_on_another_node(mpi: Mpi, folder: Path, pro
     wait_until(lambda: job.program.process.poll() is not None, job.program.show, 120)
 
     assert job.program.out == "mpi_heat: 64 x 64, 100000 steps ok\n", job.program.show()
-    assert (job.program.process.poll(), job.program.err) == (0, "")
+    assert (job.program.process.poll(), job.errors()) == (0, "")
