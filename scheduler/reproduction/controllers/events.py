@@ -33,7 +33,7 @@ SUBMIT, REPORT, STORE, LOOK, PROBE, TAKE, RETURN, CHOOSE, WAKE = range(9)
 looks for nodes; nodes of a controller have come back, or its turn ends."""
 QUEUED, STEALING, STARTED, ENDING, DONE = range(5)
 """Phases of a job."""
-MESSAGES, CONFLICTS, MISSES, RELEASES, STORE_BUSY, EVENTS, RANDOMS, SEQUENCE = range(8)
+MESSAGES, CONFLICTS, RELEASES, STORE_BUSY, EVENTS, RANDOMS, SEQUENCE = range(7)
 """What `World.counts` has."""
 
 Heap = list[tuple[float, int, int, int, int]]
@@ -581,7 +581,6 @@ def returned(w: World, heap: Heap, loan: int, now: float) -> None:
 @routine
 def miss(w: World, heap: Heap, j: int, now: float) -> None:
     """Wait after nothing was found; after too many times in a row give all back first, and wait at random."""
-    w.counts[MISSES] += 1
     w.tries[j] += 1
     options, r = w.options, w.target[j]
     if w.tries[j] > options.retries:
