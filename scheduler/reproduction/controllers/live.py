@@ -209,7 +209,7 @@ def cluster(setup: Setup) -> Iterator[Cluster]:
         own = keys.make(folder / "keys")
         members = stack.enter_context(etcd.running(folder, 3))
         store = f"etcd://{','.join(member.at for member in members)}/controllers"
-        options = ["--policy", "fcfs", "--store", store, "--lease", "60", "--silence", "1000"]
+        options = ["--policy", "fcfs", "--store", store, "--lease", "60", "--silence", "1000", "--no-lend"]
         options += ["--keys", str(own.folder), "--agents", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
         for home in (f"p{number}" for number in range(setup.controllers)):
             clients[home] = stack.enter_context(scheduler(folder / home, *options, "--home-partition", home))
