@@ -598,7 +598,7 @@ def test_observing_changes_no_mask(tmp_path: Path, start: Programs, program: Pat
         told = start.start(*agent.run("--job", "c", "--", "sh", "-c", "env; echo all"))
         told.await_out("^all$")
         names = {line.partition("=")[0] for line in told.out.splitlines()}
-        mine = {"DROM_CONFIG", "DROM_TASK", "DROM_RUNTIME_DIR"}
+        mine = {"DROM_CONFIG", "DROM_RUN", "DROM_TASK", "DROM_RUNTIME_DIR"}
         told_of = {name for name in names if name.startswith((*STEERING, "LD_", "PYTHON", "NUMBA_"))}
         assert mine <= told_of <= mine | os.environ.keys()
         agent.await_tasks(a="0-1")

@@ -192,7 +192,7 @@ def test_requests_that_cannot_be_answered_do_not_fill_the_log(site: Any, monkeyp
 def test_slow_clients_take_no_descriptors_from_a_scheduler() -> None:
     """However many send half a request, as many are kept as there is room for, and Prometheus is answered."""
     executions = SimpleNamespace(survivors=SimpleNamespace(jobs={}))
-    empty = SimpleNamespace(jobs={}, nodes={}, executions=executions)
+    empty = SimpleNamespace(jobs={}, nodes={}, state=SimpleNamespace(own=[]), executions=executions)
     collector = ClusterCollector(lambda: [empty], Counts(), threading.Lock())  # type: ignore[list-item]
     port, stop = metrics.serve(collector, HERE, 0, lambda _: None)
     before = psutil.Process().num_fds()
