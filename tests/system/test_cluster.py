@@ -74,11 +74,11 @@ def run_mpirun(here: Cluster, *words: str | Path) -> None:
     """Run a job that starts tasks through mpirun.
 
     All nodes are on one host, where daemons of Open MPI 4 race for a folder that they share. If one loses, mpirun ends
-    with the status 213, and the job is submitted again.
+    with the status 213, or by SIGSEGV, and the job is submitted again.
     """
     for _ in range(5):
         job = here.submit(*words)
-        if here.await_state(job, "completed", "failed")["status"] != 213:
+        if here.await_state(job, "completed", "failed")["status"] not in {213, 128 + signal.SIGSEGV}:
             break
     here.await_state(job, "completed")
 
