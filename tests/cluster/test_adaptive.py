@@ -104,9 +104,11 @@ def test_more_ranks_than_free_cores_begin_at_rest(here: Rig, folder: Path) -> No
     for number in both:
         here.await_state(number, "running")
         await_cores(here, number, 4)
-    tasks = [row for name in here.names for row in here.tasks(name)]
-    assert sorted(row["state"] for row in tasks) == ["resting"] * 8 + ["running"] * 8
 
+    def states() -> list[str]:
+        return sorted(row["state"] for name in here.names for row in here.tasks(name))
+
+    wait_until(lambda: states() == ["resting"] * 8 + ["running"] * 8, states)
     (here.work / "stop").touch()
     for number in both:
         end(here, number)
