@@ -191,7 +191,7 @@ def test_a_rank_that_rests_uses_no_cpu(mpi: Mpi, folder: Path, tmp_path: Path, p
         used, since = cpu_seconds(rank), time.monotonic()
         time.sleep(4)  # the time over which the CPU time is measured
 
-        assert rank.status() == psutil.STATUS_SLEEPING
+        wait_until(lambda: rank.status() == psutil.STATUS_SLEEPING, job.show)
         assert (cpu_seconds(rank) - used) / (time.monotonic() - since) < 0.003
 
         job.resize(4)
