@@ -12,7 +12,6 @@ import os
 import statistics
 import time
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from itertools import count, groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,8 +21,6 @@ import psutil
 from drom.agent.bench.steady import interval
 from drom.agent.control import client
 from drom.agent.text import table
-from drom.scheduler.live.cluster.launch import AS_ROOT
-from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.reproduction.adaptive.experiment import ADAPTIVE
 from drom.scheduler.testbed.cluster import build_adaptive
 from drom.scheduler.testbed.local import agents, await_condition, scheduler
@@ -75,10 +72,9 @@ class Node:
 
     def submit(self, least: int, most: int) -> int:
         """Submit the program on `least` to `most` cores and return the job's number."""
-        about = {"PATH": os.environ.get("PATH", os.defpath), "OMPI_MCA_mpi_yield_when_idle": "1"} | AS_ROOT
-        spec = Spec((str(self._program),), time=3600, folder=str(self._folder), environment=about)
-        spec = replace(spec, ranks=least) if least == most else replace(spec, least=least, most=most)
-        return int(self._client.ask("submit", jobs=[spec.to_json()])["jobs"][0])
+        size = {"ranks": least} if least == most else {"least": least, "most": most}
+        yields = {"PATH": os.environ["PATH"], "OMPI_MCA_mpi_yield_when_idle": "1"}
+        return self._client.submit(self._folder, str(self._program), time=3600, environment=yields, **size)
 
     def said(self, job: int) -> list[Progress]:
         """Return what a job has printed so far."""
@@ -136,16 +132,16 @@ def _rate(here: Node, jobs: int, least: int, most: int, window: float) -> float:
         here.await_ranks(max(least, most // len(started)), started[-1])
     here.await_ranks(least, *started)
     begin = time.monotonic()
-    await_condition(lambda: time.monotonic() - begin > window)
-    rates = [_between(here.said(job), begin, begin + window) for job in started]
+    await_condition(lambda: all(here.said(job)[-1].at > begin + window for job in started))
+    total = sum(_pace(here.said(job), begin) for job in started)
     here.end(*started)
-    return sum(rates)
+    return total
 
 
-def _between(said: Sequence[Progress], begin: float, end: float) -> float:
-    """Return the steps a second in a span."""
-    inside = [one for one in said if begin <= one.at <= end]
-    return (inside[-1].steps - inside[0].steps) / (inside[-1].at - inside[0].at)
+def _pace(said: Sequence[Progress], since: float) -> float:
+    """Return the steps a second that a job has made since its last report before then; 0.0 without another report."""
+    first, last = max((one for one in said if one.at <= since), default=said[0]), said[-1]
+    return (last.steps - first.steps) / (last.at - first.at) if last is not first else 0.0
 
 
 def course(here: Node, phase: float, show: Callable[[float], None]) -> list[Sample]:
@@ -179,9 +175,8 @@ def _sample(here: Node, job: int, at: float, busy: dict[int, float]) -> Sample:
             if task["pid"] in before:
                 resting.append((busy[task["pid"]] - before[task["pid"]]) / SAMPLE)
     said = here.said(job)
-    last = [one for one in said if one.at >= said[-1].at - SAMPLE]
-    rate = (last[-1].steps - last[0].steps) / SAMPLE
-    return Sample(at, rate, said[-1].ranks, statistics.fmean(resting) if resting else None)
+    pace = _pace(said, said[-1].at - SAMPLE)
+    return Sample(at, pace, said[-1].ranks, statistics.fmean(resting) if resting else None)
 
 
 class Outcome(NamedTuple):
