@@ -23,6 +23,7 @@ MEASURES = {
     "slurm": ("drom.scheduler.bench.slurm", "measure"),
 }
 """The benchmarks that take a number of runs and return a table: the module and the function of each."""
+NAMES = "node, openmp, adaptive, resize-cost, faults, hostile, day, simulate, cluster or slurm"
 
 
 @ended_by_sigterm()
@@ -31,7 +32,7 @@ def bench(
         str,
         typer.Argument(
             metavar="BENCHMARK",
-            help="node, openmp, adaptive, resize-cost, faults, hostile, day, simulate, cluster or slurm.",
+            help=f"{NAMES}.",
         ),
     ] = "node",
     runs: Annotated[int, typer.Option(help="Runs of each measurement; for day: days.", min=5)] = 5,
@@ -63,6 +64,5 @@ def bench(
 
         report.bench(measure(runs, log), as_json=json)
     else:
-        known = "node, openmp, adaptive, resize-cost, faults, hostile, day, simulate, cluster or slurm"
-        msg = f"there is no benchmark {what!r}: choose {known}."
+        msg = f"there is no benchmark {what!r}: choose {NAMES}."
         raise typer.BadParameter(msg)

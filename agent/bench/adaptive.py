@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.bench.report import figure
 from drom.agent.errors import ControlError
+from drom.agent.execution.mpi_hosts import AS_ROOT
 from drom.agent.testbed.mpi_nodes import emulated_nodes
 
 from dromlib import native
@@ -27,7 +28,6 @@ REACH = 1.3
 """How much longer than a plain spawn growing may take."""
 PATIENCE = 60.0
 """Seconds that a cycle may take."""
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def measure(runs: int) -> dict[str, Any]:
@@ -41,16 +41,11 @@ def _rows(each: int, found: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
     ranks = f"{each * len(NODES)} ranks"
     ratios = [one / other for one, other in zip(grow, plain, strict=True)]
     return [
-        _row(f"spawn {ranks} on {len(NODES)} nodes", "ms", grow, None),
-        _row(f"MPI_Comm_spawn and merge of {ranks}", "ms", plain, None),
-        _row(f"spawn {ranks}, beside that", "times", ratios, REACH),
-        _row(f"release {ranks}", "ms", release, None),
+        figure(f"spawn {ranks} on {len(NODES)} nodes", "ms", grow, None),
+        figure(f"MPI_Comm_spawn and merge of {ranks}", "ms", plain, None),
+        figure(f"spawn {ranks}, beside that", "times", ratios, REACH),
+        figure(f"release {ranks}", "ms", release, None),
     ]
-
-
-def _row(name: str, unit: str, values: Sequence[float], reach: float | None) -> dict[str, Any]:
-    spread = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {"name": name, "unit": unit, **spread, "reach": reach, "runs": list(values)}
 
 
 def cycles(runs: int, each: int) -> list[list[float]]:

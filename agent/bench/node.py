@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.agent.bench import agent as bench_agent
 from drom.agent.bench import distribution as bench_distribution
 from drom.agent.bench import publish, python, resize, scale
+from drom.agent.bench.report import figure
 from drom.agent.placement.kernel import distributor
 from drom.agent.topology.detect import describe_host
 from drom.agent.topology.machine import usable_cores
@@ -91,29 +91,18 @@ def node(runs: int, chosen: Iterable[str] = tuple(FIGURES)) -> dict[str, Any]:
 def summarise(runs: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
     """Return the figures that every run has, with the median and the extremes over the runs."""
     rows = []
-    for key, figure in FIGURES.items():
+    for key, about in FIGURES.items():
         values = [run[key] for run in runs if key in run]
         if values and len(values) == len(runs):
-            rows.append({"name": figure.name, "unit": figure.unit, **_spread(values), **_aims(figure), "runs": values})
+            rows.append(figure(about.name, about.unit, values, about.reach, peer=about.peer))
     return rows
 
 
 def report(found: Mapping[str, list[float]], figures: Mapping[str, Figure], runs: int) -> dict[str, Any]:
     """Return the result of a benchmark without peers; `found` has the values of `runs` runs by the key of a figure."""
-    rows = []
-    for key, values in found.items():
-        figure = figures[key]
-        about = {"name": figure.name, "unit": figure.unit}
-        rows.append({**about, **_spread(values), "reach": figure.reach, "runs": values})
+    about = [(figures[key], values) for key, values in found.items()]
+    rows = [figure(one.name, one.unit, values, one.reach) for one, values in about]
     return {"schema_version": 1, "machine": describe_host(), "runs": runs, "figures": rows}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
-
-
-def _aims(figure: Figure) -> dict[str, Any]:
-    return {"reach": figure.reach, "peer": figure.peer}
 
 
 def _possible(chosen: set[str]) -> set[str]:

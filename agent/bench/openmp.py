@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from drom.agent.bench import agent as bench_agent
 from drom.agent.bench import steady, teams
 from drom.agent.bench.publish import PATIENCE, percentile
+from drom.agent.bench.report import figure
 from drom.agent.errors import ControlError
 
 from dromlib import native
@@ -79,33 +80,28 @@ def _figures(runtime: Runtime, runs: int, dlb: Path | None) -> list[dict[str, An
         name = f"{runtime.name}: extra per parallel region, nothing changed, serial team"
         measured = [bench.extra_beside_ns(dlb_environment(dlb)) for _ in range(runs)] if dlb else []
         peer = f"{statistics.median(measured):.0f} ns (DLB, {dlb})" if measured else runtime.peer
-        rows.append(_row(name, "ns", extra, runtime.region_ns, peer))
+        rows.append(figure(name, "ns", extra, runtime.region_ns, peer=peer))
         if runtime.name == "libomp":
             idle = [bench.extra_beside_ns({"LD_PRELOAD": f"{native.bench_path(TOOL)}:{LLVM}"}) for _ in range(runs)]
-            rows.append(_row("libomp: the same with a tool that does nothing, in drom's place", "ns", idle, None))
+            rows.append(figure("libomp: the same with a tool that does nothing, in drom's place", "ns", idle, None))
         for grain, (us, _, reach) in STEADY.items():
             pairs = bench.slower_percents(grain, runs)
             name = f"{runtime.name}: regions of {us} us under `drom run`, grant unchanged, over alone"
-            row = _row(name, "%", [statistics.median(run) for run in pairs], reach)
+            row = figure(name, "%", [statistics.median(run) for run in pairs], reach)
             rows.append(row | {"interval": steady.interval([ratio for run in pairs for ratio in run])})
         for words, environment in POLICIES.items():
             for change, (times, alone, ordered) in bench.resizes(runs, environment).items():
                 name = f"{runtime.name}: a grant that brings a team from {change}{words}"
                 peer = f"{statistics.median(alone):.3g} us (a program that does it by itself)"
-                rows.append(_row(name, "us", times, runtime.resize_us, peer))
-                rows.append(_row(f"{name}, with an agent on the same CPUs", "us", ordered, None))
+                rows.append(figure(name, "us", times, runtime.resize_us, peer=peer))
+                rows.append(figure(f"{name}, with an agent on the same CPUs", "us", ordered, None))
     return rows
 
 
 def _mpi(runs: int) -> dict[str, Any]:
     with bench_agent.running_agent() as agent:
         extra = [extra_call_ns(agent) for _ in range(runs)]
-    return _row("MPI: extra per call, nothing changed", "ns", extra, 3)
-
-
-def _row(name: str, unit: str, values: Sequence[float], reach: float | None, peer: str | None = None) -> dict[str, Any]:
-    spread = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {"name": name, "unit": unit, **spread, "reach": reach, "peer": peer, "runs": list(values)}
+    return figure("MPI: extra per call, nothing changed", "ns", extra, 3)
 
 
 class Bench:

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.cli.output import emit, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def figure(name: str, unit: str, values: Sequence[float], reach: float | None, **more: object) -> dict[str, Any]:
+    """Return one quantity of a table of measurements as JSON values; `reach` is its target."""
+    spread = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {"name": name, "unit": unit, **spread, "reach": reach, **more, "runs": list(values)}
 
 
 def bench(value: dict[str, Any], *, as_json: bool) -> None:

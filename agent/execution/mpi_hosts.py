@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names under which mpirun knows the nodes of a job. Pure.
+"""What mpirun needs: the names under which it knows the nodes of a job, and leave to run as root. Pure.
 
 mpirun cuts off the domain of a host, refuses an underscore in its name, reads some words in a file of hosts as keywords
 and starts the ranks of `localhost` where it runs itself. A job with such a node has aliases of its nodes for mpirun;
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""Variables without which mpirun of Open MPI refuses to run as root, who has confirmed that by submitting a job."""
 ALIAS = "drom-node-"
 """Followed by the position of a node in the list of the job's nodes, from 0 on; remote.c has the same word."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,62}")

@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from drom.agent.bench.report import figure
 from drom.agent.execution import protocol as say
 from drom.agent.system import python_command
 from drom.agent.topology.detect import describe_host
 from drom.scheduler.bench import large_cluster
-from drom.scheduler.bench.simulator import figure
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import Job, User

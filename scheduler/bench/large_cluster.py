@@ -18,12 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from drom.agent.bench.report import figure
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
 from drom.agent.system import python_command
 from drom.agent.system.sd_notify import ServiceManager
 from drom.agent.testbed.agent_process import clean_environment
-from drom.scheduler.bench.simulator import figure
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster.jobs import User
 from drom.scheduler.live.cluster.settings import Settings

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drom.agent.bench.report import figure
 from drom.agent.system import python_command
 from drom.agent.topology.detect import describe_host
 from drom.scheduler.errors import SchedulerError
@@ -138,9 +138,3 @@ def _figures(case: Case, found: list[dict[str, float]]) -> list[dict[str, Any]]:
         figure(case.name, "s", [one["seconds"] for one in found], case.reach),
         figure(f"{case.name}: peak memory", "MB", [one["memory"] for one in found], case.memory),
     ]
-
-
-def figure(name: str, unit: str, values: list[float], reach: float | None) -> dict[str, Any]:
-    """Return one quantity of a table of measurements as JSON values; `reach` is its target."""
-    middle = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {"name": name, "unit": unit, **middle, "reach": reach, "runs": values}

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from drom.agent.execution.mpi_hosts import AS_ROOT
 
 from dromlib import native
 from dromlib.cpulist import parse_cpulist
@@ -32,7 +33,6 @@ UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}
 """Where a program's functions are never called, numba need not compile them."""
 PATIENT = "600"
 """Seconds of grace of an agent that waits for a program on any machine to apply a grant itself."""
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def lines(source: Path) -> list[str]:

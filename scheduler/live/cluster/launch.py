@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.agent.execution import protocol as say
-from drom.agent.execution.mpi_hosts import mpi_hosts
+from drom.agent.execution.mpi_hosts import AS_ROOT, mpi_hosts
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.jobs import Job
 from drom.scheduler.live.cluster.spec import array_of, in_array, name_of
@@ -14,10 +14,6 @@ from drom.scheduler.live.cluster.spec import array_of, in_array, name_of
 if TYPE_CHECKING:
     from drom.scheduler.live.cluster.jobs import User
     from drom.scheduler.live.cluster.spec import Spec
-
-
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""Open MPI refuses to run as root without these variables; root has confirmed that by submitting the job."""
 
 
 def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -> say.Start:

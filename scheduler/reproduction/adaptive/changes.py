@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from drom.agent.bench import agent as bench_agent
 from drom.agent.control import client
 from drom.agent.errors import ControlError
+from drom.agent.execution.mpi_hosts import AS_ROOT
 from drom.agent.testbed.agent_process import clean_environment
 from drom.agent.text import table
-from drom.scheduler.live.cluster.launch import AS_ROOT
 from drom.scheduler.testbed.cluster import build_adaptive
 
 from dromlib import native

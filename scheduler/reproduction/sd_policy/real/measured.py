@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drom.agent.execution.mpi_hosts import AS_ROOT
 from drom.agent.testbed.agent_process import clean_environment
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.launch import AS_ROOT
 from drom.scheduler.reproduction.sd_policy.real.settings import ENVIRONMENT, ROLES
 
 from dromlib import native
