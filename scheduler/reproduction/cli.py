@@ -16,7 +16,7 @@ from drom.scheduler.cli.progress import Bar, all_or_nothing, interruptible, sayi
 from drom.workloads.files import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from drom.scheduler.reproduction.cp.completed import Kept
     from drom.scheduler.reproduction.cp.metrics import LiveMetrics
@@ -131,7 +131,7 @@ def adaptive(
         return
     if part:
         raise typer.BadParameter("simulations have no parts: omit it, or add --live.", param_hint="--part")
-    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.analysis.results import make_folder
     from drom.scheduler.reproduction.adaptive.contracts import levels
     from drom.scheduler.reproduction.adaptive.experiment import points
     from drom.scheduler.reproduction.adaptive.figures import contract_lines, draw, lines, to_json
@@ -142,15 +142,19 @@ def adaptive(
         found = points(seed, stall, lambda done: bar.show(done / 2))
         bound = levels(seed, stall, lambda done: bar.show((1 + done) / 2))
     told = to_json(found, bound, seed, stall)
-    typer.echo(json_text(told) if json else "\n".join((*lines(found), *contract_lines(bound))).rstrip())
-    if out is not None:
-        write_value(told, out / "adaptive.json")
-        _try_to_draw(lambda: draw(found, bound, out))
+    _show(
+        told,
+        (*lines(found), *contract_lines(bound)),
+        out,
+        "adaptive.json",
+        lambda folder: draw(found, bound, folder),
+        as_json=json,
+    )
 
 
 def _adaptive_live(out: Path | None, seed: int, parts: list[str], *, as_json: bool) -> None:
     """Run experiments of the paper with real programs and a real scheduler, and print and write the results."""
-    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.analysis.results import make_folder
     from drom.scheduler.reproduction.adaptive import live_parts
 
     if out is not None:
@@ -159,10 +163,7 @@ def _adaptive_live(out: Path | None, seed: int, parts: list[str], *, as_json: bo
     with all_or_nothing("running") as bar:
         found = live_parts.run(parts, seed, bar.show)
     told = found.to_json()
-    typer.echo(json_text(told) if as_json else "\n".join(found.lines()).rstrip())
-    if out is not None:
-        write_value(told, out / "adaptive-live.json")
-        _try_to_draw(lambda: found.draw(out))
+    _show(told, found.lines(), out, "adaptive-live.json", found.draw, as_json=as_json)
 
 
 @app.command("gapfill")
@@ -183,7 +184,7 @@ def gapfill(
     if live:
         _gapfill_live(out, seed, seconds, as_json=json)
         return
-    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.analysis.results import make_folder
     from drom.scheduler.engine.compiler import announcement, compile_program, load_policy
     from drom.scheduler.gap_filling import simulation
     from drom.scheduler.reproduction.gap_filling.experiment import POLICY, points
@@ -199,15 +200,12 @@ def gapfill(
     with all_or_nothing("simulating") as bar:
         found = points(seed, days, jobs, bar.show)
     told = to_json(found, seed, days)
-    typer.echo(json_text(told) if json else "\n".join(lines(found, days)).rstrip())
-    if out is not None:
-        write_value(told, out / "gapfill.json")
-        _try_to_draw(lambda: draw(found, out))
+    _show(told, lines(found, days), out, "gapfill.json", lambda folder: draw(found, folder), as_json=json)
 
 
 def _gapfill_live(out: Path | None, seed: int, seconds: int, *, as_json: bool) -> None:
     """Run the experiment on real nodes, and print and write the results."""
-    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.analysis.results import make_folder
     from drom.scheduler.reproduction.gap_filling.live import run_all
     from drom.scheduler.reproduction.gap_filling.live_table import lines, to_json
 
@@ -216,9 +214,7 @@ def _gapfill_live(out: Path | None, seed: int, seconds: int, *, as_json: bool) -
     with all_or_nothing("running") as bar:
         found = run_all(seed, seconds, bar.show)
     told = to_json(found, seed, seconds)
-    typer.echo(json_text(told) if as_json else "\n".join(lines(found, seconds)).rstrip())
-    if out is not None:
-        write_value(told, out / "gapfill-live.json")
+    _show(told, lines(found, seconds), out, "gapfill-live.json", as_json=as_json)
 
 
 @app.command("controllers")
@@ -245,7 +241,7 @@ def controllers(
     if live:
         _controllers_live(out, seed, nodes or 100, as_json=json)
         return
-    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.analysis.results import make_folder
     from drom.scheduler.reproduction.controllers.experiment import COSTS, run_all
     from drom.scheduler.reproduction.controllers.tables import draw, lines, to_json
 
@@ -254,15 +250,12 @@ def controllers(
     with all_or_nothing("simulating") as bar:
         found = run_all(seed, COSTS, nodes or 500, most or 1_000_000, bar.show)
     told = to_json(found, seed, COSTS)
-    typer.echo(json_text(told) if json else "\n".join(lines(found)))
-    if out is not None:
-        write_value(told, out / "controllers.json")
-        _try_to_draw(lambda: draw(found, out))
+    _show(told, lines(found), out, "controllers.json", lambda folder: draw(found, folder), as_json=json)
 
 
 def _controllers_live(out: Path | None, seed: int, nodes: int, *, as_json: bool) -> None:
     """Measure real schedulers, and print the costs of a job and how well the model fits."""
-    from drom.scheduler.analysis.results import make_folder, write_value
+    from drom.scheduler.analysis.results import make_folder
     from drom.scheduler.reproduction.controllers.live import measure
     from drom.scheduler.reproduction.controllers.live_table import lines, to_json
 
@@ -271,9 +264,7 @@ def _controllers_live(out: Path | None, seed: int, nodes: int, *, as_json: bool)
     with all_or_nothing("running") as bar:
         found = measure(nodes, seed, bar.show)
     told = to_json(found, seed)
-    typer.echo(json_text(told) if as_json else "\n".join(lines(found)))
-    if out is not None:
-        write_value(told, out / "controllers-live.json")
+    _show(told, lines(found), out, "controllers-live.json", as_json=as_json)
 
 
 @app.command("cp")
@@ -301,7 +292,6 @@ def constraint_programming(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
     """Run the two tests of the CP scheduler of Bridi et al.: waiting, late jobs and overhead beside rules."""
-    from drom.scheduler.analysis.results import write_value
     from drom.scheduler.cp.model import require
     from drom.scheduler.cp.platform import load_platform
     from drom.scheduler.reproduction.cp.completed import Kept
@@ -325,10 +315,7 @@ def constraint_programming(
     with interruptible("simulating", left) as bar:
         found = measure_all(tasks, jobs, bar.show, kept)
     told = to_json(found, chosen, first, machine)
-    typer.echo(json_text(told) if json else "\n".join(lines(found, chosen, first, machine)))
-    if out is not None:
-        write_value(told, out / "cp.json")
-        _try_to_draw(lambda: draw(found, out))
+    _show(told, lines(found, chosen, first, machine), out, "cp.json", lambda folder: draw(found, folder), as_json=json)
 
 
 def _check_live(platform: str, seeds: int | None, compression: float | None, *, live: bool) -> None:
@@ -351,7 +338,6 @@ def _run_live(
     as_json: bool,
 ) -> None:
     """Make the remaining live runs of constraint programming, `at_once` of them, and print the results."""
-    from drom.scheduler.analysis.results import write_value
     from drom.scheduler.reproduction.cp.live import COMPRESSION, run_all, tasks_of
     from drom.scheduler.reproduction.cp.live_table import lines, to_json
 
@@ -361,9 +347,7 @@ def _run_live(
     with interruptible("running", left) as bar:
         found = run_all(tasks, at_once or len(os.sched_getaffinity(0)), bar.show, kept)
     told = to_json(found, first, speed)
-    typer.echo(json_text(told) if as_json else "\n".join(lines(found, first, speed)).rstrip())
-    if out is not None:
-        write_value(told, out / "live.json")
+    _show(told, lines(found, first, speed), out, "live.json", as_json=as_json)
 
 
 def _numbers(chosen: list[int] | None, log: Path | None) -> list[int]:
@@ -506,6 +490,25 @@ def _write(outcomes: list[Outcome], told: dict[str, Any], out: Path, *, draw: bo
     write_value(told, out / "reproduction.json")
     if draw:
         _try_to_draw(lambda: write_all(outcomes, out))
+
+
+def _show(
+    told: dict[str, Any],
+    lines: Iterable[str],
+    out: Path | None,
+    name: str,
+    draw: Callable[[Path], None] | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print results, as JSON or as lines; write them to a file in the folder `out`, and draw there."""
+    from drom.scheduler.analysis.results import write_value
+
+    typer.echo(json_text(told) if as_json else "\n".join(lines).rstrip())
+    if out is not None:
+        write_value(told, out / name)
+        if draw:
+            _try_to_draw(lambda: draw(out))
 
 
 def _try_to_draw(draw: Callable[[], None]) -> None:
