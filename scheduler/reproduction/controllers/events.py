@@ -221,15 +221,21 @@ def reach(w: World, now: float, j: int, seconds: float) -> float:
 
 
 @routine
+def append(first: Ints, last: Ints, link: Ints, c: int, j: int) -> None:
+    """Add a job at the end of a controller's list, which is linked by `link`."""
+    link[j] = NOBODY
+    if first[c] == NOBODY:
+        first[c] = j
+    else:
+        link[last[c]] = j
+    last[c] = j
+
+
+@routine
 def arrive(w: World, heap: Heap, j: int, now: float) -> None:
     """Put a job into the inbox of its controller."""
     c = w.home[j]
-    w.link[j] = NOBODY
-    if w.inbox[c] == NOBODY:
-        w.inbox[c] = j
-    else:
-        w.link[w.inbox_end[c]] = j
-    w.inbox_end[c] = j
+    append(w.inbox, w.inbox_end, w.link, c, j)
     begin_turn(w, heap, c, now)
 
 
@@ -246,7 +252,8 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
         if w.phase[j] == QUEUED:
             seconds += costs.job
             w.load[c] += costs.store_job
-            enqueue(w, c, j)
+            append(w.first, w.last, w.behind, c, j)
+            w.queued[c] += 1
         else:
             part = (size + 1) / 2 if w.phase[j] == STARTED else (size - 1) / 2
             seconds += costs.node * part
@@ -261,18 +268,6 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
     if messages:
         w.turn[c] = messages
         push(w, heap, work(w, c, now, seconds + messages * costs.message), STORE, c, w.robbed[c])
-
-
-@routine
-def enqueue(w: World, c: int, j: int) -> None:
-    """Add a job to the queue."""
-    w.behind[j] = NOBODY
-    if w.first[c] == NOBODY:
-        w.first[c] = j
-    else:
-        w.behind[w.last[c]] = j
-    w.last[c] = j
-    w.queued[c] += 1
 
 
 @routine
@@ -633,7 +628,7 @@ def handle(w: World, heap: Heap, kind: int, who: int, more: int, now: float) -> 
 
 def run(w: World, most: int) -> float:
     """Carry out all events, at most so many, and return the time of the last one."""
-    heap = [(0.0, 0, 0, 0, 0)]
+    heap = [(0.0, 0, 0, 0, 0)]  # by which numba knows the type
     heap.pop()
     for j in range(len(w.size)):
         push(w, heap, w.submitted[j], SUBMIT, j, 0)
