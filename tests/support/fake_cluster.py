@@ -16,6 +16,7 @@ from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import Job, User
 from drom.scheduler.live.cluster.placements import STARTED
 from drom.scheduler.live.cluster.settings import Settings
+from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.live.server.store import Store
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from drom.scheduler.engine.compiler import Policy
-    from drom.scheduler.live.cluster.spec import Spec
 
 CORES = 4
 ANN = User(1000, 1000, "ann")
@@ -360,3 +360,8 @@ class FakeCluster:
         parts = [part for node in nodes for part in self.cluster.placements.on(node.index)]
         there = {(part.job.number, part.node.name): part.state == STARTED for part in parts}
         assert there == {(job.number, name): name in job.acknowledged for job in jobs for name in job.left}
+
+
+def submitted(here: FakeCluster, **asked: object) -> Job:
+    """Submit a job of a minute, and let it start if it can. Raises SchedulerError if it is refused."""
+    return here.submit_and_settle(Spec(**{"command": ("true",), "folder": "/", "time": 60, **asked}))  # type: ignore[arg-type]

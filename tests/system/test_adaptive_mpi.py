@@ -22,7 +22,7 @@ from tests.support.example_programs import SOURCES
 from tests.support.mpi_programs import MPIS, Mpi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from _pytest.mark import ParameterSet
 
@@ -63,13 +63,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("adaptive")
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    """Start programs that are gone after the test."""
-    with agents.programs(tmp_path / "programs") as started:
-        yield started
-
-
 class Adaptive:
     """An adaptive program as job `a`, in C unless `source` is another, which ends when told."""
 
@@ -77,23 +70,23 @@ class Adaptive:
         self,
         mpi: Mpi,
         folder: Path,
-        programs: Programs,
+        start: Programs,
         agent: Agent,
         *words: str,
         ranks: int = 4,
         min_ranks: int = 1,
         source: str = "adaptive.c",
     ) -> None:
-        self._stop = programs.folder / "stop"
+        self._stop = start.folder / "stop"
         self.ranks = ranks
         self.agent = agent
         command = mpi.command(native_build.SOURCES / source, folder)
-        self._start(mpi, programs, *command, str(min_ranks), self._stop, *words)
+        self._start(mpi, start, *command, str(min_ranks), self._stop, *words)
 
-    def _start(self, mpi: Mpi, programs: Programs, *command: str | Path) -> None:
+    def _start(self, mpi: Mpi, start: Programs, *command: str | Path) -> None:
         """Start a program as job `a`, and wait until its ranks have said that they may rest."""
         launch = mpi.launch(self.ranks, *self.agent.run("--job", "a", "--", *command))
-        self.program: Program = programs.start(*launch, **mpi.environment(programs.folder))
+        self.program: Program = start.start(*launch, **mpi.environment(start.folder))
         may_rest = [True] * self.ranks
         wait_until(lambda: [row["min_tasks"] > 0 for row in self.rows()] == may_rest, self.show)
 
@@ -133,12 +126,12 @@ class Adaptive:
 
 @pytest.mark.parametrize("storm", storms(LANGUAGES))
 def test_changes_leave_every_element_right(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, storm: tuple[str, int]
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs, storm: tuple[str, int]
 ) -> None:
     """Ranks leave and return at random; arrays of all kinds are right at each step, and all ranks end."""
     (source, changes), sizes = storm, random.Random(33)
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job, last = Adaptive(mpi, folder, programs, agent, source=source), 4
+        job, last = Adaptive(mpi, folder, start, agent, source=source), 4
         for _ in range(changes):
             last = sizes.choice([cpus for cpus in (1, 2, 3, 4) if cpus != last])
             job.resize(last)
@@ -152,20 +145,20 @@ def test_changes_leave_every_element_right(
 class Example(Adaptive):
     """An example as job `a`, which ends by itself."""
 
-    def __init__(self, mpi: Mpi, folder: Path, programs: Programs, agent: Agent, *command: str) -> None:
+    def __init__(self, mpi: Mpi, folder: Path, start: Programs, agent: Agent, *command: str) -> None:
         self.ranks, self.agent = 4, agent
         source, *words = command
-        self._start(mpi, programs, *mpi.command(SOURCES / source, folder), *words)
+        self._start(mpi, start, *mpi.command(SOURCES / source, folder), *words)
 
 
 @pytest.mark.parametrize("storm", storms(EXAMPLES))
 def test_an_example_gives_its_answer_after_changes(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, storm: tuple[str, int]
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs, storm: tuple[str, int]
 ) -> None:
     """An example, alternately on 1 to 4 ranks, ends on one rank with every number right."""
     command, changes = storm
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Example(mpi, folder, programs, agent, *command.split(), str(EXAMPLES[command] * changes))
+        job = Example(mpi, folder, start, agent, *command.split(), str(EXAMPLES[command] * changes))
         for change in range(changes):
             job.resize((1, 3, 2, 4)[change % 4])
         job.resize(1)
@@ -182,10 +175,10 @@ def cpu_seconds(process: psutil.Process) -> float:
     return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
 
 
-def test_a_rank_that_rests_uses_no_cpu(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+def test_a_rank_that_rests_uses_no_cpu(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
     """A resting rank sleeps; its looks for messages take less than 0.3 % of a CPU on a busy machine too."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Adaptive(mpi, folder, programs, agent)
+        job = Adaptive(mpi, folder, start, agent)
         job.resize(1)
         rank = psutil.Process(job.rows()[3]["pid"])
         used, since = cpu_seconds(rank), time.monotonic()
@@ -199,12 +192,12 @@ def test_a_rank_that_rests_uses_no_cpu(mpi: Mpi, folder: Path, tmp_path: Path, p
 
 
 def test_an_arrival_starts_on_the_cores_of_ranks_that_rest(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs
 ) -> None:
     """A job of 4 ranks on 4 cores gives an arrival two of them, says so, and gets them back when that ends."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Adaptive(mpi, folder, programs, agent)
-        other = programs.start(*agent.run("--job", "b", "--cpus", "2", "--min", "2", "--", "sleep", "600"))
+        job = Adaptive(mpi, folder, start, agent)
+        other = start.start(*agent.run("--job", "b", "--cpus", "2", "--min", "2", "--", "sleep", "600"))
         job.await_states("running", "running", "resting", "resting")
         table, why = agent.cli("ps").stdout, agent.cli("explain", "a").stdout
 
@@ -219,10 +212,10 @@ def test_an_arrival_starts_on_the_cores_of_ranks_that_rest(
         job.end()
 
 
-def test_ranks_rest_on_across_the_death_of_an_agent(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+def test_ranks_rest_on_across_the_death_of_an_agent(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
     """The next agent leaves resting ranks at rest, and wakes them; when it stops all ranks return."""
     with agents.start_agent(tmp_path, *FOUR, stop=False) as first:
-        job = Adaptive(mpi, folder, programs, first)
+        job = Adaptive(mpi, folder, start, first)
         first.order("resize", job="a", cpus=2)
         job.await_states("running", "running", "resting", "resting")
         first.kill()
@@ -239,10 +232,10 @@ def test_ranks_rest_on_across_the_death_of_an_agent(mpi: Mpi, folder: Path, tmp_
         job.end()
 
 
-def test_min_ranks_always_run(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+def test_min_ranks_always_run(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
     """An order for fewer CPUs than the program needs is refused with a sentence."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Adaptive(mpi, folder, programs, agent, min_ranks=3)
+        job = Adaptive(mpi, folder, start, agent, min_ranks=3)
 
         assert "can have 3 to 4 CPUs, not 2" in agent.cli("resize", "a", "2").stderr
 
@@ -251,10 +244,10 @@ def test_min_ranks_always_run(mpi: Mpi, folder: Path, tmp_path: Path, programs: 
         job.end()
 
 
-def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs) -> None:
+def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
     """An agent that takes the last core of every rank is not obeyed: a sentence says so once, and all continue."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Adaptive(mpi, folder, programs, agent)
+        job = Adaptive(mpi, folder, start, agent)
         records = registry.Registry.open(agent.dir / "registry")
         for slot in records.records():
             native.publish(native.address(records.memory, records._base(slot.index)), 0, records._words, 0)
@@ -271,12 +264,10 @@ def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path:
         assert job.program.err == f"{said}\n"
 
 
-def test_a_program_reports_how_many_ranks_it_can_use(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
-) -> None:
+def test_a_program_reports_how_many_ranks_it_can_use(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
     """The agent takes back the cores of the others, and says why."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Adaptive(mpi, folder, programs, agent, "0", "1", "2")
+        job = Adaptive(mpi, folder, start, agent, "0", "1", "2")
         rows = job.await_states("running", "running", "resting", "resting")
 
         assert {row["max_tasks"] for row in rows} == {2}
@@ -284,13 +275,11 @@ def test_a_program_reports_how_many_ranks_it_can_use(
         job.end()
 
 
-def test_a_range_of_ranks_that_is_none_is_one_sentence(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
-) -> None:
+def test_a_range_of_ranks_that_is_none_is_one_sentence(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
     """All ranks run on as before."""
     said = "drom: 3 to 9 of 4 ranks cannot run: choose numbers from 1 to 4, the smaller one first."
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Adaptive(mpi, folder, programs, agent, "0", "3", "9")
+        job = Adaptive(mpi, folder, start, agent, "0", "3", "9")
         job.program.await_err(said)
         job._stop.touch()
 
@@ -301,11 +290,11 @@ def test_a_range_of_ranks_that_is_none_is_one_sentence(
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_the_death_of_a_rank_ends_the_job_and_frees_its_cores(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, rank: int
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs, rank: int
 ) -> None:
     """Whether it runs or rests, MPI ends the others, and the agent is left without tasks."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        job = Adaptive(mpi, folder, programs, agent)
+        job = Adaptive(mpi, folder, start, agent)
         job.resize(2)
         psutil.Process(job.rows()[rank]["pid"]).kill()
 
@@ -315,13 +304,11 @@ def test_the_death_of_a_rank_ends_the_job_and_frees_its_cores(
 
 
 @pytest.mark.parametrize("source", LANGUAGES)
-def test_a_wrong_minimum_is_one_sentence(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs, source: str
-) -> None:
+def test_a_wrong_minimum_is_one_sentence(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs, source: str) -> None:
     """A program that asks for more ranks than it has, or for none, is told what to choose."""
     command = mpi.command(native_build.SOURCES / source, folder)
     for wrong in ("0", "3"):
-        started = programs.start(*mpi.launch(2, *command, wrong, tmp_path), **mpi.environment(programs.folder))
+        started = start.start(*mpi.launch(2, *command, wrong, tmp_path), **mpi.environment(start.folder))
 
         assert started.wait() == 3
         assert started.err.count(f"drom: min_ranks is {wrong} of 2 ranks: choose a number from 1 to 2.\n") == 1
@@ -329,11 +316,11 @@ def test_a_wrong_minimum_is_one_sentence(
 
 @pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs CPUs 0 and 1")
 def test_a_rank_that_reaches_no_point_shares_the_cores_of_its_job(
-    mpi: Mpi, folder: Path, tmp_path: Path, programs: Programs
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs
 ) -> None:
     """After the grace time the agent binds it to the CPUs of the other ranks; it rests once it passes a point."""
     with agents.start_agent(tmp_path, "--topology", "pack:2 core:1", "--grace", "0.2") as agent:
-        job = Adaptive(mpi, folder, programs, agent, "8", ranks=2)
+        job = Adaptive(mpi, folder, start, agent, "8", ranks=2)
         job.program.await_out("stops")
         agent.order("resize", job="a", cpus=1)
         agent.await_log(r"event=enforced job=a task=1 .*action=rest")

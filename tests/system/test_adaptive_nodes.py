@@ -17,7 +17,6 @@ from tests.support.example_programs import SOURCES
 from tests.support.mpi_programs import MPIS, SPAWNING, Mpi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.agents import Agent, Program, Programs
@@ -48,13 +47,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("nodes")
 
 
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    """Start programs that are gone after the test."""
-    with agents.programs(tmp_path / "programs") as started:
-        yield started
-
-
 def environment_of(process: psutil.Process) -> dict[str, str]:
     """Return the environment of a process, which may have ended."""
     try:
@@ -70,20 +62,20 @@ class Spread:
         self,
         mpi: Mpi,
         folder: Path,
-        programs: Programs,
+        start: Programs,
         *,
         least: int = 1,
         launcher: tuple[str, ...] = (),
         source: Path = native_build.SOURCES / "adaptive.c",
         words: tuple[str, ...] = (),
     ) -> None:
-        self._stop, self._hosts = programs.folder / "stop", programs.folder / "hosts"
+        self._stop, self._hosts = start.folder / "stop", start.folder / "hosts"
         program = mpi.compile(source, folder)
         self._name = program.name
         self.have(n1=2)
         launch = mpi.launch_on(NODES, 2, *launcher, program, *(words or (str(least), str(self._stop))))
-        environment = mpi.environment(programs.folder) | emulated_nodes(programs.folder)
-        self.program: Program = programs.start(*launch, DROM_MPI_HOSTFILE=str(self._hosts), **environment)
+        environment = mpi.environment(start.folder) | emulated_nodes(start.folder)
+        self.program: Program = start.start(*launch, DROM_MPI_HOSTFILE=str(self._hosts), **environment)
 
     def write(self, text: str) -> None:
         """Replace the host file."""
@@ -118,9 +110,9 @@ class Spread:
         assert (self.program.process.poll(), self.errors()) == (0, said), self.program.show()
 
 
-def test_a_program_grows_onto_a_node_and_gives_it_up(mpi: Mpi, folder: Path, programs: Programs) -> None:
+def test_a_program_grows_onto_a_node_and_gives_it_up(mpi: Mpi, folder: Path, start: Programs) -> None:
     """Ranks are spawned on nodes that are added to the host file, and end where a node is taken out of it."""
-    job = Spread(mpi, folder, programs)
+    job = Spread(mpi, folder, start)
     job.have(n1=2, n2=2, n3=1)
     job.program.await_out("changed 5")
     job.await_ranks("n1", "n1", "n2", "n2", "n3")
@@ -130,9 +122,9 @@ def test_a_program_grows_onto_a_node_and_gives_it_up(mpi: Mpi, folder: Path, pro
     job.end()
 
 
-def test_a_program_moves_to_other_nodes(mpi: Mpi, folder: Path, programs: Programs) -> None:
+def test_a_program_moves_to_other_nodes(mpi: Mpi, folder: Path, start: Programs) -> None:
     """The ranks of the launch end too, once those on the new node run; the launcher stays until the program ends."""
-    job = Spread(mpi, folder, programs)
+    job = Spread(mpi, folder, start)
     job.program.await_out("^begins")
     job.have(n2=2)
     job.await_ranks("n2", "n2")
@@ -142,9 +134,9 @@ def test_a_program_moves_to_other_nodes(mpi: Mpi, folder: Path, programs: Progra
 
 
 @pytest.mark.parametrize("changes", [6, pytest.param(50, marks=pytest.mark.programs)])
-def test_changes_of_nodes_leave_every_element_right(mpi: Mpi, folder: Path, programs: Programs, changes: int) -> None:
+def test_changes_of_nodes_leave_every_element_right(mpi: Mpi, folder: Path, start: Programs, changes: int) -> None:
     """Nodes come and go at random, the same ones again and again."""
-    job, chosen = Spread(mpi, folder, programs), random.Random(33)
+    job, chosen = Spread(mpi, folder, start), random.Random(33)
     nodes = {"n1"}
     for _ in range(changes):
         nodes ^= {chosen.choice(["n1", "n2", "n3"])}
@@ -158,9 +150,9 @@ def test_changes_of_nodes_leave_every_element_right(mpi: Mpi, folder: Path, prog
     "text",
     ["n2 slot=2\n", "n2 slots=0\n", "n2 slots=2 3\n", "n2 slots=99999999\n", "# nothing\n", "n2 slots=1\nn2 slots=1\n"],
 )
-def test_a_host_file_that_is_wrong_is_one_sentence(mpi: Mpi, folder: Path, programs: Programs, text: str) -> None:
+def test_a_host_file_that_is_wrong_is_one_sentence(mpi: Mpi, folder: Path, start: Programs, text: str) -> None:
     """The program runs on with its ranks, until the file is right."""
-    job = Spread(mpi, folder, programs)
+    job = Spread(mpi, folder, start)
     job.program.await_out("^begins")
     job.write(text)
     job.program.await_err("ignored")
@@ -169,9 +161,9 @@ def test_a_host_file_that_is_wrong_is_one_sentence(mpi: Mpi, folder: Path, progr
     job.end(IGNORED)
 
 
-def test_a_program_keeps_its_fewest_ranks(mpi: Mpi, folder: Path, programs: Programs) -> None:
+def test_a_program_keeps_its_fewest_ranks(mpi: Mpi, folder: Path, start: Programs) -> None:
     """A node is not given up if fewer ranks would be left than the program needs."""
-    job = Spread(mpi, folder, programs, least=2)
+    job = Spread(mpi, folder, start, least=2)
     job.have(n1=2, n2=1)
     job.program.await_out("changed 3")
     job.have(n2=1)
@@ -182,9 +174,9 @@ def test_a_program_keeps_its_fewest_ranks(mpi: Mpi, folder: Path, programs: Prog
     job.end(said)
 
 
-def test_a_library_that_cannot_spawn_is_one_sentence(folder: Path, programs: Programs) -> None:
+def test_a_library_that_cannot_spawn_is_one_sentence(folder: Path, start: Programs) -> None:
     """The program runs on with the ranks that it has."""
-    job = Spread(MPIS[1], folder, programs)
+    job = Spread(MPIS[1], folder, start)
     job.program.await_out("^begins")
     job.have(n1=2, n2=2)
     job.program.await_err("has not spawned")
@@ -192,13 +184,13 @@ def test_a_library_that_cannot_spawn_is_one_sentence(folder: Path, programs: Pro
     job.end(CANNOT_SPAWN)
 
 
-def test_released_ranks_leave_their_agent(mpi: Mpi, folder: Path, programs: Programs) -> None:
+def test_released_ranks_leave_their_agent(mpi: Mpi, folder: Path, start: Programs) -> None:
     """Spawned ranks are tasks of the job, rest and wake as others do, and leave nothing when they are released."""
     with (
-        agents.start_agent(programs.folder, *TWO, name="n1") as first,
-        agents.start_agent(programs.folder, *TWO, name="n2") as second,
+        agents.start_agent(start.folder, *TWO, name="n1") as first,
+        agents.start_agent(start.folder, *TWO, name="n2") as second,
     ):
-        job = Spread(mpi, folder, programs, launcher=(str(native.run_path()), "--job", "a", "--"))
+        job = Spread(mpi, folder, start, launcher=(str(native.run_path()), "--job", "a", "--"))
 
         def await_states(agent: Agent, *wanted: str) -> None:
             def states() -> list[tuple[str, str]]:
@@ -222,9 +214,9 @@ def test_released_ranks_leave_their_agent(mpi: Mpi, folder: Path, programs: Prog
             agent.assert_clean()
 
 
-def test_an_example_gives_its_answer_on_another_node(mpi: Mpi, folder: Path, programs: Programs) -> None:
+def test_an_example_gives_its_answer_on_another_node(mpi: Mpi, folder: Path, start: Programs) -> None:
     """An example that has moved to another node prints what it prints without that."""
-    job = Spread(mpi, folder, programs, source=SOURCES / "mpi_heat.c", words=("--size", "64", "--steps", "100000"))
+    job = Spread(mpi, folder, start, source=SOURCES / "mpi_heat.c", words=("--size", "64", "--steps", "100000"))
     job.have(n2=2)
     job.await_ranks("n2", "n2")
     wait_until(lambda: job.program.process.poll() is not None, job.program.show, 120)

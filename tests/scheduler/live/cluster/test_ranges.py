@@ -13,30 +13,14 @@ from drom.scheduler.live.cluster import explain
 from drom.scheduler.live.cluster.launch import mpi_command
 from drom.scheduler.live.cluster.spec import Spec
 
-from tests.support.fake_cluster import FakeCluster, Size
+from tests.support.fake_cluster import FakeCluster, Size, submitted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from drom.scheduler.live.cluster.jobs import Job
 
 POLICY = load_policy("equipartition")
 SIZES: tuple[Size, ...] = ((4, 0, {}), (4, 0, {}))
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Return a cluster of two nodes of four cores."""
-    found = FakeCluster(tmp_path, POLICY, len(SIZES), sizes=SIZES)
-    found.settle()
-    yield found
-    found.store.close()
-
-
-def submitted(here: FakeCluster, **asked: object) -> Job:
-    """Submit a job of a minute, and let it start if it can."""
-    return here.submit_and_settle(Spec(**{"command": ("heat",), "folder": "/", "time": 60, **asked}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

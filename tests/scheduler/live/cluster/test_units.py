@@ -9,33 +9,16 @@ import pytest
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import explain
-from drom.scheduler.live.cluster.spec import Spec
 
-from tests.support.fake_cluster import FakeCluster, Size
+from tests.support.fake_cluster import FakeCluster, Size, submitted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from drom.scheduler.live.cluster.jobs import Job
 
 POLICY = load_policy("resources")
 GIB = 1 << 30
 SIZES: tuple[Size, ...] = ((4, 4 * GIB, {"gpu": 2}), (2, 0, {}), (8, 6 * GIB, {"gpu": 1}))
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[FakeCluster]:
-    """Return a cluster of unlike nodes."""
-    found = FakeCluster(tmp_path, POLICY, len(SIZES), sizes=SIZES)
-    found.settle()
-    yield found
-    found.store.close()
-
-
-def submitted(here: FakeCluster, **asked: object) -> Job:
-    """Submit a job of a minute, and let it start if it can."""
-    return here.submit_and_settle(Spec(**{"command": ("true",), "folder": "/", "time": 60, **asked}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
