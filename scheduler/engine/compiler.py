@@ -415,7 +415,7 @@ def _compiled_scores(scores: Callable[..., int], file: Path | None, _digest: str
 
 
 def _reading(signature: Any) -> Any:  # noqa: ANN401 - numba is untyped
-    """Return a signature whose first argument, the state, is read-only."""
+    """Return a signature with a read-only state, its first argument."""
     state, *others = signature.args
     return signature.return_type(_read_only(state), *others)
 

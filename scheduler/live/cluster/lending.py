@@ -151,7 +151,7 @@ def _chosen(has: Situation, others: Mapping[str, FreeList], lacks: int) -> dict[
 
 
 def _bounded(worth: Mapping[str, int], names: Mapping[str, int]) -> list[str]:
-    """Return the home partitions of most `worth` whose lists, with so many `names`, fit into a transaction."""
+    """Return the home partitions of most `worth`, as many as fit into a transaction with their `names`."""
     first = sorted(worth, key=lambda home: (-worth[home], home))[:MOST_LISTS]
     total = accumulate(names[home] for home in first)
     return [home for home, so_far in zip(first, total, strict=True) if so_far <= MOST_NAMES]

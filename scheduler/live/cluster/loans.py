@@ -37,7 +37,7 @@ class Loans:
         return self._members.follow(lists.get(self._state.settings.home, EMPTY).nodes, now)
 
     def release(self) -> None:
-        """Remove borrowed nodes whose jobs are over; they can be given back once that is stored.
+        """Remove borrowed nodes after the end of their jobs; they can be given back once that is stored.
 
         One that is silent, drained or busy stays until it is not.
         """

@@ -29,7 +29,7 @@ AGAIN = 0.05
 
 
 class Lender:
-    """Lends and borrows nodes for the cluster `stored`, whose queue is in `rows`.
+    """Lends and borrows nodes for the cluster `stored` with its queue in `rows`.
 
     `call` asks the agents of nodes to introduce themselves.
     """
@@ -61,7 +61,7 @@ class Lender:
         return max(0.0, self._again - time.monotonic())
 
     def follow(self) -> bool:
-        """Let the cluster schedule on the nodes that are not lent; return False if these are not known."""
+        """Update which nodes the cluster schedules on; return False if it is not known which are lent."""
         if not self._knows_its_list():
             return False
         self._call(self._stored.cluster.loans.follow(self._lists.seen, self._stored.clock()))

@@ -121,7 +121,7 @@ def drop_unused(db: sqlite3.Connection, rows: Iterable[int]) -> None:
 
 
 def track(db: sqlite3.Connection, changed: set[Key]) -> None:
-    """Have the keys of rows added to `changed` as they are written or deleted by this connection."""
+    """Add the keys of rows to `changed` as they are written or deleted by this connection."""
     db.create_function("changed", 2, lambda table, key: changed.add((table, key)))
     for table, (key, *_) in COLUMNS.items():
         for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):

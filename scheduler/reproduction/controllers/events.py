@@ -178,7 +178,7 @@ def chance(w: World, below: int) -> int:
 
 @routine
 def occupy(cores: Floats, now: float, seconds: float) -> float:
-    """Let the first core that is free work, and return when it has finished."""
+    """Add work to the first core that is free, and return when it ends."""
     core = cores.argmin()
     cores[core] = max(now, cores[core]) + seconds
     return float(cores[core])
@@ -186,7 +186,7 @@ def occupy(cores: Floats, now: float, seconds: float) -> float:
 
 @routine
 def work(w: World, c: int, now: float, seconds: float) -> float:
-    """Let a controller work, and return when it has finished."""
+    """Add work to a controller, and return when it ends."""
     w.busy[c] += seconds
     seconds *= w.rate[c]
     if len(w.cores):
@@ -197,7 +197,7 @@ def work(w: World, c: int, now: float, seconds: float) -> float:
 
 @routine
 def ask(w: World, now: float, messages: int, load: float) -> float:
-    """Let the store answer messages, and return when the last answer is there."""
+    """Send messages to the store, and return when the last answer is there."""
     seconds = messages * w.costs.store + load
     w.counts[MESSAGES] += messages
     w.counts[STORE_BUSY] += seconds
@@ -352,7 +352,7 @@ def end_turn(w: World, heap: Heap, c: int, now: float) -> None:
 
 @routine
 def refresh(w: World, heap: Heap, c: int, now: float) -> None:
-    """Let those look who wait for nodes of a controller, if it has any, its own jobs first."""
+    """Wake the jobs that wait for nodes of a controller, if it has any, its own first."""
     j = w.thief[c]
     if w.free[c] and j != NOBODY and w.waits[j] != NOBODY:
         wake(w, heap, j, now)
@@ -372,7 +372,7 @@ def offer(w: World, heap: Heap, c: int, now: float) -> None:
 
 @routine
 def wake(w: World, heap: Heap, j: int, now: float) -> None:
-    """Let a job that waits look for nodes."""
+    """End the wait of a job, which then looks for nodes."""
     wait_no_more(w, j)
     w.stamp[j] += 1
     push(w, heap, now, CHOOSE, j, w.stamp[j])

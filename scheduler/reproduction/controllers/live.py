@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real schedulers on a real etcd of three members with emulated nodes: what a job costs, and how well the model fits.
 
-Emulated nodes answer as agents do, and run nothing. Two real agents tell how long a program takes to be launched. CPU
+Emulated nodes answer as agents do, and run nothing. Times to launch a program are measured with two real agents. CPU
 times are those of processes, since other work on the machine disturbs all others.
 """
 
@@ -285,7 +285,7 @@ def setups(nodes: int) -> list[Setup]:
 
 
 def _fitted(runs: list[Run], store: str) -> dict[str, float]:
-    """Return what a message, a job and a node cost the controller and the store, whose CPU time has this name."""
+    """Return what a message, a job and a node cost the controller and the store, in CPU time of this name."""
     loads = np.array([(run.used.messages, len(run.sizes), sum(run.sizes)) for run in runs], np.float64)
 
     def costs(name: str) -> Floats:
