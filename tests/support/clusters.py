@@ -127,7 +127,8 @@ class Cluster:
     def clear(self) -> None:
         """End all jobs, and wait until nothing of them is left."""
         for job in all_pages(self.ask, "queue")["jobs"]:
-            self.ask("cancel", job=job["job"])
+            with contextlib.suppress(client.RefusedError):  # it may have ended since
+                self.ask("cancel", job=job["job"])
         wait_until(lambda: not self.ask("queue")["jobs"], lambda: self.ask("queue"))
         wait_until(lambda: not any(agent.tasks() for agent in self.agents.values()), lambda: self.log)
 
