@@ -142,12 +142,19 @@ def _parse(text: bytes, first_line: int, name: str) -> Chunk:
         found = _COMMENT.findall(text)
         comments = tuple(line.strip().decode("utf-8", "surrogateescape") for line in found)
         text = _COMMENT.sub(b"", text)
-    strange = text.translate(None, _PLAIN) or _ODD.search(text)
+    strange = text.translate(None, _PLAIN) or (_ODD.search(text) if b"." in text else _has_odd_sign(text))
     parsed = None if strange else _parse_numbers(text)
     if parsed is None:
         _explain(text, first_line, name)
     values, offsets, roundings = parsed
     return Chunk(values, offsets + first_line, comments, roundings)
+
+
+def _has_odd_sign(text: bytes) -> bool:
+    """Return whether a minus does not begin a number, as `_ODD` finds it, in lines without points."""
+    signs = np.frombuffer(text, np.uint8)
+    minus = np.flatnonzero(signs == ord("-"))  # before the first character is, for numpy, the end of the last line
+    return bool(((signs[minus - 1] > ord(" ")) | (signs[minus + 1] < ord("0"))).any())
 
 
 def _parse_numbers(text: bytes) -> tuple[Ints, Ints, Ints] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,12 +62,17 @@ def write_schedule(
     try:
         prepare(folder, pictures=False)
         table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
-        _write_csv(table, folder / "jobs.csv")
-        _write_swf(work, table, folder / "schedule.swf.gz", complete=told["complete"])
-        if has_parquet():
-            write_parquet(table, folder / "jobs.parquet")
-        for name, other in (more or {}).items():
-            _write_csv(other, folder / f"{name}.csv")
+        with ThreadPoolExecutor() as pool:  # zlib and pyarrow do most of their work without the interpreter's lock
+            writing = [
+                pool.submit(_write_swf, work, table, folder / "schedule.swf.gz", complete=told["complete"]),
+                *([pool.submit(write_parquet, table, folder / "jobs.parquet")] if has_parquet() else []),
+                *(
+                    pool.submit(_write_csv, other, folder / f"{name}.csv")
+                    for name, other in ({"jobs": table} | dict(more or {})).items()
+                ),
+            ]
+        for one in writing:
+            one.result()
         with replacing(folder / "summary.json") as stream:
             stream.write((json_text(told, indent=1) + "\n").encode())
     except OSError as error:
