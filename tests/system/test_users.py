@@ -96,7 +96,7 @@ def assert_unharmed(agent: Agent, victim: Program) -> None:
     agent.await_tasks(**{job: "0"})
     agent.order("resize", job=job, cpus=None)
     agent.await_tasks(**{job: "0-1"})
-    assert affinity(victim.pid) == "0,1"
+    wait_until(lambda: affinity(victim.pid) == "0,1", agent.tasks)
 
 
 def test_files_of_the_agent_and_of_others_are_out_of_reach(agent: Agent, victim: Program) -> None:

@@ -37,7 +37,6 @@ def test_two_controllers_run_their_jobs(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.sizes == (1, 3, 2, 1) * 2
     assert found.seconds > 0
     assert found.throughput >= 8 / found.seconds
-    assert found.used.controllers > 0
     assert found.used.members >= found.used.leader
     assert 2 < found.used.messages < 12 * 8
 
