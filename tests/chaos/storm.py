@@ -63,7 +63,7 @@ class Outcome:
         worst = max(self.calms, default=0.0)
         return (
             f"{self.life['a program comes']} programs launched, {self.readings} readings of the registry, "
-            f"{len(self.calms)} calms, each clean within {worst:.1f} s; {self.seconds / 60:.0f} minutes"
+            f"{len(self.calms)} calms, each clean within {worst:.1f} s; {self.seconds / 60:.1f} minutes"
         )
 
 
