@@ -127,7 +127,7 @@ def _machine(told: dict[str, Any]) -> str:
     nodes, cores = size_of(told)
     if shared := told.get("shared_nodes"):
         return f"{counted(len(shared), 'node')} with {counted(nodes, 'core')} together"
-    return f"{nodes:,} nodes of {cores} cores{', as one pool' if told.get('pool_of') else ''}"
+    return f"{nodes:,} nodes of {counted(cores, 'core')}{', as one pool' if told.get('pool_of') else ''}"
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.cli.console import Console
-from drom.agent.text import span_of
+from drom.agent.text import counted, span_of
 from drom.scheduler.analysis import plots
 from drom.scheduler.demo import report, story
 from drom.scheduler.demo.adaptive_story import courses, digits, picture
@@ -162,7 +162,7 @@ class _Play:
 def _sentence(before: tuple[str, int], state: str, cores: int) -> str:
     """Return what has happened to a job, in words; empty for what goes without saying."""
     if state == "running" and before[0] != "running":
-        return f"starts on {cores} cores"
+        return f"starts on {counted(cores, 'core')}"
     if state == "running":
-        return f"{'shrinks' if cores < before[1] else 'grows'} to {cores} cores"
+        return f"{'shrinks' if cores < before[1] else 'grows'} to {counted(cores, 'core')}"
     return story.ENDS.get(state, "")
