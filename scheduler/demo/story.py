@@ -77,8 +77,7 @@ class Narrator:
             return f"{name} starts{f' after {waited:.1f} s in the queue' if waited >= AT_ONCE else ' at once'}"
         if what == "resized":
             nodes = _and(sorted(entry["detail"]["node"] for entry in entries))
-            has = counted(cores, "core")
-            has = f"all {has} of {nodes} again" if cores == self.cores else f"{has} of {nodes} now"
+            has = f"all {cores} cores of {nodes} again" if cores == self.cores else f"{cores} cores of {nodes} now"
             return f"{name} has {has}"
         if what in ENDS:
             took = f" after {at - self._started[number]:.1f} s" if number in self._started else ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.control import client
 from drom.agent.control.remote import RemoteAddress
+from drom.agent.errors import RefusedError
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.spec import SERVICE
 from prometheus_client.parser import text_string_to_metric_families
@@ -127,7 +128,7 @@ class Cluster:
     def clear(self) -> None:
         """End all jobs, and wait until nothing of them is left."""
         for job in all_pages(self.ask, "queue")["jobs"]:
-            with contextlib.suppress(client.RefusedError):  # it may have ended since
+            with contextlib.suppress(RefusedError):  # it may have ended since
                 self.ask("cancel", job=job["job"])
         wait_until(lambda: not self.ask("queue")["jobs"], lambda: self.ask("queue"))
         wait_until(lambda: not any(agent.tasks() for agent in self.agents.values()), lambda: self.log)
