@@ -43,6 +43,9 @@ class Kind(ctypes.Structure):
         ("context", POINTER),
         ("strategy", STRATEGY),
         ("speed", ctypes.c_double),
+        ("locate", POINTER),
+        ("make", POINTER),
+        ("drop", POINTER),
     )
 
 

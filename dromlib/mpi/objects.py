@@ -30,7 +30,7 @@ class Objects(dict[int, Any]):
         super().__init__()
         self._call = call
         self._dump, self._load = pack, unpack
-        self._packed = b""
+        self._packed: dict[int, bytes] = {}
         self._address = self._count = 0
 
     def measured(self) -> Iterator[int]:
@@ -62,14 +62,13 @@ class Objects(dict[int, Any]):
         self.update((number, make(number)) for number in range(self._count) if self.owner(number) == rank)
 
     def _pack(self, _: object, number: int, place: int | None) -> int:
+        """Pack an object, which C asks for in two steps: the sizes of all that leave first, then the bytes of each."""
         if place is None:
-            self._packed = self._dump(self[number])
-            return len(self._packed)
-        size = len(self._packed)
-        ctypes.memmove(place, self._packed, size)
-        self._packed = b""
-        del self[number]
-        return size
+            self._packed[number] = self._dump(self.pop(number))
+            return len(self._packed[number])
+        packed = self._packed.pop(number)
+        ctypes.memmove(place, packed, len(packed))
+        return len(packed)
 
     def _unpack(self, _: object, number: int, place: int, length: int) -> None:
         self[number] = self._load(ctypes.string_at(place, length))

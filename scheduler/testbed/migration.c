@@ -5,9 +5,9 @@
  *     mpirun -n 4 --bind-to none drom run -- ./migration arrays|objects BYTES CHANGES
  *
  * Each rank has BYTES of an array, or of objects, while all run. Once half of the ranks run, and once all run again, the
- * first that runs prints "change RANKS SECONDS POINTS": how long they were in drom_mpi_point(), in so many calls. After
- * CHANGES of these, an even number, the first rank prints "plain SHRINK GROW" half as often: the seconds that MPI_Alltoallv
- * takes for the same bytes and back. Exit 0: all data is right. 1: it is not. 2: wrong usage.
+ * first that runs prints "change RANKS SECONDS POINTS": how long they were in drom_mpi_point(), in so many calls. Each time
+ * all run again, the first rank also prints "plain SHRINK GROW": the seconds that MPI_Alltoallv takes for the same bytes and
+ * back. It ends after CHANGES changes, an even number. Exit 0: all data is right. 1: it is not. 2: wrong usage.
  */
 #include <drom_mpi.h>
 #include <stdio.h>
@@ -19,23 +19,26 @@ enum { OBJECTS = 8 }; /* of a rank while all run */
 static long object_bytes;
 static double **objects;
 
-static long pack(void *context, long object, void *bytes)
+static void *locate(void *context, long object, long *bytes)
 {
     (void)context;
-    if (bytes) {
-        memcpy(bytes, objects[object], (size_t)object_bytes);
-        free(objects[object]);
-        objects[object] = NULL;
-    }
-    return object_bytes;
+    *bytes = object_bytes;
+    return objects[object];
 }
 
-static void unpack(void *context, long object, const void *bytes, long length)
+static void *make(void *context, long object, long bytes)
 {
     (void)context;
-    if (!(objects[object] = malloc((size_t)length)))
+    if (!(objects[object] = malloc((size_t)bytes)))
         MPI_Abort(MPI_COMM_WORLD, 1);
-    memcpy(objects[object], bytes, (size_t)length);
+    return objects[object];
+}
+
+static void drop(void *context, long object)
+{
+    (void)context;
+    free(objects[object]);
+    objects[object] = NULL;
 }
 
 /* Bytes of part p of P of an array that part q of Q has too. */
@@ -105,8 +108,10 @@ int main(int argc, char **argv)
     if (m && is_array)
         array = drom_mpi_add_array(m, MPI_DOUBLE, (drom_mpi_axis){.size = 1}, (drom_mpi_axis){.size = own * ranks, .split = DROM_MPI_BLOCK});
     else if (m && (objects = calloc((size_t)count, sizeof *objects)))
-        pieces = drom_mpi_add_objects(m, (drom_mpi_kind){.count = count, .pack = pack, .unpack = unpack});
-    if (!(array || pieces) || drom_mpi_add_value(m, &changes, 1, MPI_LONG) < 0 || drom_mpi_add_value(m, &points, 1, MPI_LONG) < 0
+        pieces = drom_mpi_add_objects(m, (drom_mpi_kind){.count = count, .locate = locate, .make = make, .drop = drop});
+    char *from = calloc(2, (size_t)bytes), *to = calloc(2, (size_t)bytes);
+    int *counts = calloc(4 * (size_t)ranks, sizeof *counts);
+    if (!from || !to || !counts || !(array || pieces) || drom_mpi_add_value(m, &changes, 1, MPI_LONG) < 0 || drom_mpi_add_value(m, &points, 1, MPI_LONG) < 0
         || drom_mpi_add_value(m, &seconds, 1, MPI_DOUBLE) < 0)
         MPI_Abort(MPI_COMM_WORLD, 1);
     for (long i = 0; is_array && i < own; i++)
@@ -136,6 +141,11 @@ int main(int argc, char **argv)
         if (first == 0)
             printf("change %d %.9f %ld\n", running, seconds, points), fflush(stdout);
         seconds = 0, points = 0, changes++;
+        if (running < ranks)
+            continue;
+        const double shrinks = plain(is_array, bytes, 0, from, to, counts), grows = plain(is_array, bytes, 1, to, from, counts);
+        if (rank == 0)
+            printf("plain %.9f %.9f\n", shrinks, grows), fflush(stdout);
     }
     for (long i = 0; is_array && i < drom_mpi_count(array, 1); i++)
         right &= ((double *)drom_mpi_data(array))[i] == (double)drom_mpi_index(array, 1, i);
@@ -143,16 +153,6 @@ int main(int argc, char **argv)
     for (long object = 0; !is_array && object < count; object++)
         free(objects[object]);
     free(objects);
-
-    char *from = calloc(2, (size_t)bytes), *to = calloc(2, (size_t)bytes);
-    int *counts = calloc(4 * (size_t)ranks, sizeof *counts);
-    if (!from || !to || !counts)
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    for (long i = 0; i < most; i += 2) {
-        const double shrinks = plain(is_array, bytes, 0, from, to, counts), grows = plain(is_array, bytes, 1, to, from, counts);
-        if (rank == 0)
-            printf("plain %.9f %.9f\n", shrinks, grows), fflush(stdout);
-    }
     free(from);
     free(to);
     free(counts);

@@ -27,13 +27,14 @@ module drom_mpi
         type(c_ptr) :: context = c_null_ptr
     end type
 
-    ! pack and unpack are procedures as in drom_mpi.h, strategy one as in drom_mpi_balance.h.
+    ! pack and unpack, or locate, make and drop, are procedures as in drom_mpi.h, strategy one as in drom_mpi_balance.h.
     type, bind(c) :: drom_mpi_kind
         integer(c_long) :: count
-        type(c_funptr) :: pack, unpack
+        type(c_funptr) :: pack = c_null_funptr, unpack = c_null_funptr
         type(c_ptr) :: context = c_null_ptr
         type(c_funptr) :: strategy = c_null_funptr
         real(c_double) :: speed = 0
+        type(c_funptr) :: locate = c_null_funptr, make = c_null_funptr, drop = c_null_funptr
     end type
 
     interface

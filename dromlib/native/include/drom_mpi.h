@@ -70,6 +70,10 @@ typedef struct drom_mpi_kind {
     void *context;
     drom_mpi_strategy *strategy; /* decides where objects go; NULL: drom_mpi_refine(). See drom_mpi_balance.h */
     double speed;                /* of this rank's cores beside the others', for the same work; 0: 1 */
+    /* In place of pack() and unpack(), for objects that lie in one piece, which are sent from there and received there: */
+    void *(*locate)(void *context, long object, long *bytes); /* return where an object lies, and write how many bytes it has */
+    void *(*make)(void *context, long object, long bytes);    /* make the object here; return where its bytes go */
+    void (*drop)(void *context, long object);                 /* free the object here: it has been sent */
 } drom_mpi_kind;
 
 /* What a malleability point has done. */
@@ -107,7 +111,9 @@ int drom_mpi_add_value(drom_mpi *m, void *value, int count, MPI_Datatype type);
 
 /* Describe objects; collective, and before the first change of ranks. Rank r of R has those from count * r / R on, and makes
  * them. When ranks leave or return a strategy decides where each object goes, from the CPU time that was measured of each
- * and from the speed that was measured of each rank, which counts what else its cores do. Objects move one after the other.
+ * and from the speed that was measured of each rank, which counts what else its cores do. Sizes are asked for, by pack() without
+ * a place or by locate(), for all objects that leave before the first one does; then several move at the same time. Besides what
+ * it receives a rank needs memory for its two largest packed objects in each direction.
  *
  * Returns objects that drom_mpi_finalize() frees, or NULL with a sentence. */
 drom_mpi_objects *drom_mpi_add_objects(drom_mpi *m, drom_mpi_kind kind);

@@ -2,6 +2,8 @@
 /* Arrays of adaptive MPI programs: see drom_mpi.h. Which indices are whose, and how elements move between two maps. */
 #include "drom_mpi_internal.h"
 
+#include <sys/mman.h>
+
 /* --- which indices are whose ------------------------------------------------------------------------------------------ */
 
 /* Consecutive indices of one part, and where the first of them stands among the part's own. */
@@ -200,22 +202,18 @@ static size_t offset_of(const drom_mpi_array *a, const struct part from[2], cons
 
 /* --- moving data ------------------------------------------------------------------------------------------------------ */
 
-/* Messages under way with the other side of a move. */
-struct traffic {
-    MPI_Request *requests;
-    int count;
-};
-
-static void start_messages(const drom_mpi *m, struct traffic *t, char *at, size_t bytes, int rank, bool sends)
+static void start_messages(const drom_mpi *m, struct traffic *t, char *at, size_t bytes, int rank, int tag, bool sends)
 {
-    for (size_t done = 0; done < bytes; done += PIECE) {
+    size_t done = 0;
+    do {
         t->requests = must_have(m, realloc(t->requests, (size_t)(t->count + 1) * sizeof *t->requests), 1);
         MPI_Request *request = &t->requests[t->count++];
         if (sends)
-            MPI_Isend(at + done, piece(bytes - done), MPI_BYTE, rank, TAG_ELEMENTS, m->all, request);
+            MPI_Isend(at + done, piece(bytes - done), MPI_BYTE, rank, tag, m->all, request);
         else
-            MPI_Irecv(at + done, piece(bytes - done), MPI_BYTE, rank, TAG_ELEMENTS, m->all, request);
-    }
+            MPI_Irecv(at + done, piece(bytes - done), MPI_BYTE, rank, tag, m->all, request);
+        done += PIECE;
+    } while (done < bytes);
 }
 
 /* Start all messages of this rank with the other side: of its old part to the new owners, or of its new part from the old.
@@ -235,7 +233,8 @@ static struct traffic exchange(const drom_mpi *m, const drom_mpi_array *a, char 
             continue;
         if (buffer && sends)
             copy_shared(a, from, to, PACK, buffer);
-        start_messages(m, &t, buffer ? buffer : memory + offset_of(a, from, to, sends ? 0 : 1), bytes, others->ranks[i], sends);
+        start_messages(m, &t, buffer ? buffer : memory + offset_of(a, from, to, sends ? 0 : 1), bytes, others->ranks[i],
+                       TAG_ELEMENTS, sends);
         buffer += buffer ? bytes : 0;
     }
     return t;
@@ -288,9 +287,19 @@ static struct traffic start_receiving(const drom_mpi *m, const drom_mpi_array *a
     return v->new->me < 0 ? (struct traffic){NULL, 0} : exchange(m, a, memory, buffer, v->after, v->old, false);
 }
 
+static void use_huge_pages(char *memory, size_t bytes)
+{
+    uintptr_t begin = ((uintptr_t)memory + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    uintptr_t end = ((uintptr_t)memory + bytes) / HUGE_PAGE * HUGE_PAGE;
+    if (begin < end)
+        madvise(memory + (begin - (uintptr_t)memory), end - begin, MADV_HUGEPAGE);
+}
+
 static char *allocate(const drom_mpi *m, char *memory, size_t bytes)
 {
-    return must_have(m, realloc(memory, bytes + !bytes), bytes);
+    memory = must_have(m, realloc(memory, bytes + !bytes), bytes);
+    use_huge_pages(memory, bytes);
+    return memory;
 }
 
 /* Nothing stays: elements go from the old memory to others and come from them into new memory, without a copy between. This

@@ -94,13 +94,34 @@ static void say(const drom_mpi *m, const char *sentence);
 static bool all_agree(MPI_Comm comm, bool mine);
 
 /* Most bytes of a message: MPI counts with int. */
-enum { PIECE = 1 << 30 };
+#ifndef DROM_MPI_PIECE
+#define DROM_MPI_PIECE (1 << 30)
+#endif
+enum { PIECE = DROM_MPI_PIECE };
 
 /* Return the bytes of the next message, of as many as are left. */
 static int piece(size_t left)
 {
     return (int)(left < PIECE ? left : PIECE);
 }
+
+/* Messages under way. */
+struct traffic {
+    MPI_Request *requests;
+    int count;
+};
+
+/* Start to send bytes to a rank, or to receive them from it: in one message, or more if they are many. */
+static void start_messages(const drom_mpi *m, struct traffic *t, char *at, size_t bytes, int rank, int tag, bool sends);
+
+/* Return once all messages have been sent or received. */
+static void finish(struct traffic *t);
+
+enum { HUGE_PAGE = 1 << 21 };
+
+/* Have the kernel use huge pages in memory that is about to be filled, where it can: to get small ones takes longer than to move
+ * the data. */
+static void use_huge_pages(char *memory, size_t bytes);
 
 /* Move all that is described from its ranks of the old map to those of the new one, on every rank of either. */
 static void move_arrays(const drom_mpi *m, const struct side *old, const struct side *new);

@@ -4,6 +4,7 @@
 #include "drom_mpi_internal.h"
 
 #include <float.h>
+#include <sys/mman.h>
 #include <time.h>
 
 enum { MOST_OBJECTS = 1 << 20 };
@@ -199,68 +200,235 @@ static void agree(drom_mpi_objects *o, const struct side *old, const struct side
 
 /* --- moving ----------------------------------------------------------------------------------------------------------- */
 
-/* Room for one object on its way, and a place for one without bytes. */
-struct room {
-    char *bytes;
+enum { MOST_UNDER_WAY = 64, LEAST_RING = 1 << 18, ALIGNMENT = 16 };
+
+/* An object that this rank sends or receives: of those that its rank had, it is number `turn`. */
+struct item {
+    long object, turn;
+    int rank; /* the other one */
+    struct head *head;
+    char *at; /* where its bytes are sent from, or received */
+    struct traffic messages;
+};
+
+/* The objects that this rank sends, or those that it receives. Those from `first` to before `next` are under way. Packed ones lie
+ * one after the other in a ring, which has room for the two largest. */
+struct lane {
+    bool sends;
+    struct item *items;
+    struct head *heads;
+    long count, first, next;
+    char *ring, *end; /* where the next one goes */
     size_t size;
 };
 
-static void reserve(const drom_mpi *m, struct room *room, long bytes)
+/* Return whether this rank sends an object, or receives it, and which is the other rank. */
+static bool takes(const drom_mpi_objects *o, const struct side *old, const struct side *new, bool sends, long object, int *other)
 {
-    if (bytes < 0) {
-        fprintf(stderr, "drom: an object has %ld bytes: correct what pack() returns.\n", bytes);
-        MPI_Abort(m->all, 1);
+    int from = old->ranks[o->place[object]], to = new->ranks[o->next_place[object]];
+    *other = sends ? to : from;
+    return from != to && (sends ? from : to) == o->m->rank;
+}
+
+static struct lane make_lane(const drom_mpi_objects *o, const struct side *old, const struct side *new, bool sends)
+{
+    struct lane l = {.sends = sends};
+    int other;
+    for (long i = 0; i < o->kind.count; i++)
+        l.count += takes(o, old, new, sends, i, &other);
+    size_t count = (size_t)l.count;
+    long *turns = must_have(o->m, calloc((size_t)old->count, sizeof *turns), 1);
+    l.items = must_have(o->m, malloc(count * sizeof *l.items), count);
+    l.heads = must_have(o->m, malloc(count * sizeof *l.heads), count);
+    for (long i = 0, n = 0; i < o->kind.count; i++) {
+        long turn = turns[o->place[i]]++;
+        if (takes(o, old, new, sends, i, &other))
+            l.items[n++] = (struct item){.object = i, .turn = turn, .rank = other};
     }
-    if (room->bytes && (size_t)bytes <= room->size)
+    free(turns);
+    return l;
+}
+
+static int order_of(long a, long b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_rank(const void *one, const void *other)
+{
+    const struct item *a = one, *b = other;
+    return a->rank != b->rank ? order_of(a->rank, b->rank) : order_of(a->object, b->object);
+}
+
+static int by_turn(const void *one, const void *other)
+{
+    const struct item *a = one, *b = other;
+    return a->turn != b->turn ? order_of(a->turn, b->turn) : order_of(a->object, b->object);
+}
+
+/* Return what a receiver has to know about an object; note where that lies. */
+static struct head describe(const drom_mpi_objects *o, struct item *item)
+{
+    const drom_mpi_kind *kind = &o->kind;
+    struct head head = {.work = o->work[item->object]};
+    if (kind->locate)
+        item->at = kind->locate(kind->context, item->object, &head.bytes);
+    else
+        head.bytes = kind->pack(kind->context, item->object, NULL);
+    if (head.bytes >= 0)
+        return head;
+    fprintf(stderr, "drom: an object has %ld bytes: correct what pack() or locate() returns.\n", head.bytes);
+    MPI_Abort(o->m->all, 1);
+    abort();
+}
+
+/* Start to tell each receiver the sizes of all objects that it gets, or to receive these. */
+static void exchange_heads(const drom_mpi_objects *o, struct lane *l, struct traffic *t)
+{
+    qsort(l->items, (size_t)l->count, sizeof *l->items, by_rank);
+    for (long i = 0, first = 0; i < l->count; i++) {
+        struct item *item = &l->items[i];
+        item->head = &l->heads[i];
+        if (l->sends)
+            *item->head = describe(o, item);
+        if (i + 1 < l->count && l->items[i + 1].rank == item->rank)
+            continue;
+        start_messages(o->m, t, (char *)&l->heads[first], (size_t)(i + 1 - first) * sizeof *l->heads, item->rank, TAG_OBJECT,
+                       l->sends);
+        first = i + 1;
+    }
+}
+
+/* Return the bytes of an object in the ring: aligned for any type, and some for one without content. */
+static size_t room_of(const struct item *item)
+{
+    return (size_t)item->head->bytes / ALIGNMENT * ALIGNMENT + ALIGNMENT;
+}
+
+/* The ring is a mapping of its own: at the end of malloc()'s heap it would keep that from being used again for the objects. */
+static void make_ring(const drom_mpi_objects *o, struct lane *l)
+{
+    size_t all = 0, largest = 0;
+    for (long i = 0; i < l->count && !o->kind.locate; i++) {
+        size_t room = room_of(&l->items[i]);
+        all += room;
+        largest = room > largest ? room : largest;
+    }
+    l->size = 2 * largest > LEAST_RING ? 2 * largest : LEAST_RING;
+    l->size = l->size < all ? l->size : all;
+    if (l->size > HUGE_PAGE / 2)
+        l->size = (l->size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    if (l->size == 0)
         return;
-    free(room->bytes);
-    *room = (struct room){must_have(m, malloc((size_t)bytes + 1), (size_t)bytes + 1), (size_t)bytes};
+    void *ring = mmap(NULL, l->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    l->ring = must_have(o->m, ring == MAP_FAILED ? NULL : ring, l->size);
+    use_huge_pages(l->ring, l->size);
 }
 
-static void send_object(drom_mpi_objects *o, long object, int rank, struct room *room)
+/* Find a place in the ring for an object while others are under way there; return NULL if there is none now. */
+static char *find_place(const struct lane *l, size_t room)
 {
-    const drom_mpi *m = o->m;
-    struct head head = {o->kind.pack(o->kind.context, object, NULL), o->work[object]};
-    reserve(m, room, head.bytes);
-    o->kind.pack(o->kind.context, object, room->bytes);
-    o->work[object] = 0;
-    MPI_Send(&head, sizeof head, MPI_BYTE, rank, TAG_OBJECT, m->all);
-    for (long done = 0; done < head.bytes; done += PIECE)
-        MPI_Send(room->bytes + done, piece((size_t)(head.bytes - done)), MPI_BYTE, rank, TAG_OBJECT, m->all);
+    char *begin = l->items[l->first].at, *limit = l->ring + l->size;
+    if (l->first == l->next)
+        return l->ring;
+    if (l->end <= begin) /* they go on at the start of the ring */
+        return (size_t)(begin - l->end) >= room ? l->end : NULL;
+    return (size_t)(limit - l->end) >= room ? l->end : (size_t)(begin - l->ring) >= room ? l->ring : NULL;
 }
 
-static void receive_object(drom_mpi_objects *o, long object, int rank, struct room *room)
+/* Have the bytes of the next object where they can be sent, or received; return whether that is possible now. */
+static bool prepare(const drom_mpi_objects *o, struct lane *l)
 {
-    const drom_mpi *m = o->m;
-    struct head head;
-    MPI_Recv(&head, sizeof head, MPI_BYTE, rank, TAG_OBJECT, m->all, MPI_STATUS_IGNORE);
-    reserve(m, room, head.bytes);
-    for (long done = 0; done < head.bytes; done += PIECE)
-        MPI_Recv(room->bytes + done, piece((size_t)(head.bytes - done)), MPI_BYTE, rank, TAG_OBJECT, m->all,
-                 MPI_STATUS_IGNORE);
-    o->kind.unpack(o->kind.context, object, room->bytes, head.bytes);
-    o->work[object] = head.work;
+    const drom_mpi_kind *kind = &o->kind;
+    struct item *item = &l->items[l->next];
+    if (l->next - l->first == MOST_UNDER_WAY)
+        return false;
+    if (kind->locate) {
+        if (!l->sends)
+            item->at = kind->make(kind->context, item->object, item->head->bytes);
+        return true;
+    }
+    if (!(item->at = find_place(l, room_of(item))))
+        return false;
+    l->end = item->at + room_of(item);
+    if (l->sends)
+        kind->pack(kind->context, item->object, item->at);
+    return true;
 }
 
-/* Move objects one after the other, in the same order on all ranks: so none waits for another in a circle, and a rank needs
- * memory for one object on its way. */
+/* Start the next objects, as long as there is room. */
+static void start_objects(const drom_mpi_objects *o, struct lane *l)
+{
+    while (l->next < l->count && prepare(o, l)) {
+        struct item *item = &l->items[l->next++];
+        start_messages(o->m, &item->messages, item->at, (size_t)item->head->bytes, item->rank, TAG_OBJECT, l->sends);
+    }
+}
+
+/* Finish the first object under way. */
+static void finish_object(drom_mpi_objects *o, struct lane *l)
+{
+    const drom_mpi_kind *kind = &o->kind;
+    struct item *item = &l->items[l->first++];
+    finish(&item->messages);
+    o->work[item->object] = l->sends ? 0 : item->head->work;
+    if (kind->locate && l->sends)
+        kind->drop(kind->context, item->object);
+    else if (!kind->locate && !l->sends)
+        kind->unpack(kind->context, item->object, item->at, item->head->bytes);
+}
+
+/* Return the last message of the first object under way, or a null one. */
+static MPI_Request *message_of(const struct lane *l, MPI_Request *none)
+{
+    const struct traffic *messages = &l->items[l->first].messages;
+    return l->first < l->next ? &messages->requests[messages->count - 1] : none;
+}
+
+/* Send and receive objects, several at a time. Senders and receivers have them in the same order, by turn and number, and start
+ * each as soon as there is room. So the first of all that are left is always under way on both sides, and none waits in a
+ * circle; and all ranks send at the same time. */
+static void exchange_objects(drom_mpi_objects *o, struct lane lanes[2])
+{
+    for (;;) {
+        int which;
+        MPI_Request none = MPI_REQUEST_NULL;
+        start_objects(o, &lanes[0]);
+        start_objects(o, &lanes[1]);
+        MPI_Request *last[2] = {message_of(&lanes[0], &none), message_of(&lanes[1], &none)};
+        MPI_Request both[2] = {*last[0], *last[1]};
+        MPI_Waitany(2, both, &which, MPI_STATUS_IGNORE);
+        if (which == MPI_UNDEFINED)
+            return;
+        *last[which] = MPI_REQUEST_NULL;
+        finish_object(o, &lanes[which]);
+    }
+}
+
 static long redistribute(drom_mpi_objects *o, const struct side *old, const struct side *new)
 {
-    struct room room = {NULL, 0};
     long moved = 0;
     agree(o, old, new);
-    for (long i = 0; i < o->kind.count; i++) {
-        int from = old->ranks[o->place[i]], to = new->ranks[o->next_place[i]];
-        o->place[i] = o->next_place[i];
-        if (from == to)
-            continue;
-        moved++;
-        if (from == o->m->rank)
-            send_object(o, i, to, &room);
-        else if (to == o->m->rank)
-            receive_object(o, i, from, &room);
+    struct lane lanes[2] = {make_lane(o, old, new, false), make_lane(o, old, new, true)};
+    struct traffic heads = {NULL, 0};
+    for (int i = 0; i < 2; i++)
+        exchange_heads(o, &lanes[i], &heads);
+    finish(&heads);
+    for (int i = 0; i < 2; i++) {
+        make_ring(o, &lanes[i]);
+        qsort(lanes[i].items, (size_t)lanes[i].count, sizeof *lanes[i].items, by_turn);
     }
-    free(room.bytes);
+    exchange_objects(o, lanes);
+    for (int i = 0; i < 2; i++) {
+        free(lanes[i].items);
+        free(lanes[i].heads);
+        if (lanes[i].ring)
+            munmap(lanes[i].ring, lanes[i].size);
+    }
+    for (long i = 0; i < o->kind.count; i++) {
+        moved += old->ranks[o->place[i]] != new->ranks[o->next_place[i]];
+        o->place[i] = o->next_place[i];
+    }
     return moved;
 }
 
@@ -318,9 +486,10 @@ static const char *fault_of_objects(const drom_mpi *m, const drom_mpi_kind *kind
     MPI_Allreduce(MPI_IN_PLACE, counts, 2, MPI_LONG, MPI_MAX, m->comm);
     if (counts[0] != -counts[1] || kind->count < 1 || kind->count > MOST_OBJECTS)
         return "objects are 1 to 1048576 in number, the same on all ranks: describe so many.";
-    bool is_right = kind->pack && kind->unpack && kind->speed >= 0 && kind->speed <= DBL_MAX;
+    bool has_functions = kind->locate ? kind->make && kind->drop : kind->pack && kind->unpack;
+    bool is_right = has_functions && kind->speed >= 0 && kind->speed <= DBL_MAX;
     if (!all_agree(m->comm, is_right))
-        return "objects need functions to pack and unpack them, and a speed that is not negative: see drom_mpi_kind.";
+        return "objects need pack() and unpack(), or locate(), make() and drop(), and a speed from 0 on: see drom_mpi_kind.";
     return NULL;
 }
 
