@@ -288,6 +288,39 @@ def test_a_range_of_ranks_that_is_none_is_one_sentence(mpi: Mpi, folder: Path, t
         assert job.program.err == f"{said}\n"
 
 
+def test_a_message_to_a_rank_that_rests_is_one_sentence(
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs
+) -> None:
+    """A resting rank reports once who has sent it a message on MPI_COMM_WORLD, and the job runs on."""
+    said = "drom: rank 0 has sent rank 3, which rests, a message (tag 7) on MPI_COMM_WORLD: use drom_mpi_comm()."
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, start, agent, "message", source="stray.c")
+        job.resize(2)
+        job.program.await_err(re.escape(said))
+        job.resize(4)
+        job._stop.touch()
+
+        assert job.program.wait() == 0
+        assert job.program.err == f"{said}\n"
+
+
+def test_a_rank_that_cannot_return_says_what_the_others_may_wait_for(
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs
+) -> None:
+    """Ranks that run wait on MPI_COMM_WORLD for one that rests; after a while that one, with a core, says so once."""
+    said = (
+        "drom: rank 3 has a core, but the running ranks have come to no malleability point for 0.2 s: if they wait in "
+        "a call on MPI_COMM_WORLD, use drom_mpi_comm() there."
+    )
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Adaptive(mpi, folder, start, agent, "barrier", source="stray.c")
+        job.resize(3)
+        agent.order("resize", job="a", cpus=4)
+        job.program.await_err(re.escape(said))
+
+        assert job.program.err == f"{said}\n"
+
+
 @pytest.mark.parametrize("rank", [0, 3])
 def test_the_death_of_a_rank_ends_the_job_and_frees_its_cores(
     mpi: Mpi, folder: Path, tmp_path: Path, start: Programs, rank: int

@@ -12,6 +12,11 @@
 
 enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and with a core again */
 
+/* After how long without a malleability point of the others a rank with a core again says what they may wait for. */
+#ifndef DROM_MPI_LATE_MS
+#define DROM_MPI_LATE_MS 30000
+#endif
+
 struct value {
     struct value *next;
     void *at;
@@ -247,11 +252,38 @@ static int join(drom_mpi *m, int source)
 
 #include "drom_mpi_nodes.c"
 
+/* Say once if the program has sent this rank, which rests, a message on MPI_COMM_WORLD. */
+static void look_for_stray(drom_mpi *m)
+{
+    MPI_Status status;
+    int is_stray, me;
+    if (!m->has_world || m->has_stray)
+        return;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &is_stray, &status);
+    if (!is_stray)
+        return;
+    m->has_stray = true;
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    fprintf(stderr, "drom: rank %d has sent rank %d, which rests, a message (tag %d) on MPI_COMM_WORLD: use drom_mpi_comm().\n",
+            status.MPI_SOURCE, me, status.MPI_TAG);
+}
+
+/* Say once if this rank has had a core since a time, and the running ranks have not invited it for long. */
+static void look_for_delay(drom_mpi *m, double since)
+{
+    if (m->has_waited || MPI_Wtime() - since < DROM_MPI_LATE_MS / 1e3)
+        return;
+    m->has_waited = true;
+    fprintf(stderr, "drom: rank %d has a core, but the running ranks have come to no malleability point for %g s: if they wait "
+            "in a call on MPI_COMM_WORLD, use drom_mpi_comm() there.\n", m->rank, DROM_MPI_LATE_MS / 1e3);
+}
+
 /* Wait for a core, tell a rank that runs, and wait until the others invite this one. A rank that rests passes on what it is
  * told to one that ran when it began to rest: these times grow along the way, so that no message runs in a circle. */
 static int rest(drom_mpi *m)
 {
     bool is_ready = false;
+    double since = 0;
     MPI_Status status;
     int contact = first_of(m, m->map);
     if (m->leaves)
@@ -260,9 +292,13 @@ static int rest(drom_mpi *m)
         if (!is_ready) {
             take_grant(m);
             is_ready = !m->leaves;
+            since = MPI_Wtime();
             if (is_ready)
                 send_numbers(m, &m->rank, 1, contact, TAG_READY);
         }
+        if (is_ready)
+            look_for_delay(m, since);
+        look_for_stray(m);
         if (is_there(m, TAG_JOIN, &status))
             return join(m, status.MPI_SOURCE);
         if (is_there(m, TAG_OVER, &status)) {
@@ -386,7 +422,7 @@ static bool all_agree(MPI_Comm comm, bool mine)
 
 drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks)
 {
-    int rank, size;
+    int rank, size, compared;
     MPI_Comm parent;
     bool is_new = is_spawned(&parent);
     MPI_Comm_rank(comm, &rank);
@@ -407,7 +443,9 @@ drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks)
     MPI_Comm_dup(comm, &m->comm);
     m->handle = drom_attach();
     report_want(m);
-    begin_nodes(m, comm, parent);
+    MPI_Comm_compare(comm, MPI_COMM_WORLD, &compared);
+    m->has_world = compared == MPI_IDENT || compared == MPI_CONGRUENT;
+    begin_nodes(m, parent);
     return m;
 }
 

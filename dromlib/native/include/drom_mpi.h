@@ -22,7 +22,8 @@
  *
  * Without an agent   All ranks always run.
  * Threads            One thread calls these functions, with MPI_THREAD_SINGLE or more.
- * Communication      Only on drom_mpi_comm() while some ranks rest: on MPI_COMM_WORLD they would be waited for.
+ * Communication      Only on drom_mpi_comm() while some ranks rest: on MPI_COMM_WORLD they would be waited for. A resting
+ *                    rank prints one sentence if it finds a message there, or if it cannot return.
  * Errors             Every rank gets the same answer. The first one prints one sentence on stderr. Failures of MPI
  *                    itself are handled as MPI is told to; without memory for moved data the job is aborted.
  */

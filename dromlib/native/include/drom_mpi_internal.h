@@ -62,6 +62,8 @@ struct drom_mpi {
     int words;                                /* 64-bit words of a map */
     uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
     bool leaves, has_changed, has_refused, is_released;
+    bool has_world; /* all ranks are those of MPI_COMM_WORLD, or of several */
+    bool has_stray, has_waited; /* what has been said by this rank */
     int group_rank;          /* in the group that was launched or spawned with this rank */
     struct member *members;  /* of each rank, where there is a host file */
     struct nodes nodes;

@@ -427,14 +427,13 @@ static bool is_spawned(MPI_Comm *parent)
 }
 
 /* Begin with the host file that the first rank has in its environment, if it has one; collective. */
-static void begin_nodes(drom_mpi *m, MPI_Comm comm, MPI_Comm parent)
+static void begin_nodes(drom_mpi *m, MPI_Comm parent)
 {
     struct nodes *n = &m->nodes;
     const char *file = getenv(HOSTFILE), *name = getenv("DROM_NODE");
-    int compared, length;
+    int length;
     m->group_rank = m->rank;
-    MPI_Comm_compare(comm, MPI_COMM_WORLD, &compared);
-    if (m->rank == 0 && file && strlen(file) < MOST_PATH && (compared == MPI_IDENT || compared == MPI_CONGRUENT))
+    if (m->rank == 0 && file && strlen(file) < MOST_PATH && m->has_world)
         strcpy(n->file, file);
     MPI_Bcast(n->file, MOST_PATH, MPI_CHAR, 0, m->all);
     if (!n->file[0])
