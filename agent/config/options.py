@@ -296,7 +296,7 @@ class Options:
         Kind(
             str, "NAME", "at most 32 letters, digits, . _ and -, a letter or digit first", re.compile(FEATURE).fullmatch
         ),
-        "The home partition of this node, in a cluster that has several.",
+        "The home partition of this node, in a cluster that has several; default: the schedulers choose it.",
         example="p1",
     )
     resources: tuple[str, ...] = _option(

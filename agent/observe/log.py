@@ -47,14 +47,14 @@ _NAMES = {
     Level.ERR: "fault policy_fault queue_damaged queue_stuck spool_unreadable",
     Level.WARNING: """
         bind_failed cgroup_failed claim_conflict clock_ahead compile_failed config_rejected events_lost history_failed
-        images_unusable job_kill_failed job_node_fail job_not_saved job_refused job_resize_failed job_unknown
+        home_kept images_unusable job_kill_failed job_node_fail job_not_saved job_refused job_resize_failed job_unknown
         message_dropped node_busy node_clock_off node_down node_drained node_refused node_silent planner_failed
         request_failed slurm_failed spool_failed store_unprotected topology_unclear unit_kept user_unknown
     """,
     Level.NOTICE: """
         adopted cluster_joined confined cpus_avoided cpus_changed enforced foreign_jobs frozen handed_over home_adopted
-        home_returned job_requeued memory_not_limited node_given_back node_joined nodes_borrowed order queue_unstuck
-        ready recovered reloaded repaired request_refused standing_by stopped thawed
+        home_chosen home_returned job_requeued memory_not_limited node_given_back node_joined nodes_borrowed order
+        queue_unstuck ready recovered reloaded repaired request_refused standing_by stopped thawed
     """,
     Level.INFO: """
         applied arrived bound compiled compiling excluded job_cancelled job_completed job_ended job_ending job_failed

@@ -45,24 +45,34 @@ class Schedulers:
         options = ("--policy", "fcfs", "--store", store, "--lease", str(LEASE))
         self.folder, self.members, self.homes = folder, members, homes
         self.all = [Cluster(folder / name, *options, *_at(home)) for name, home in zip("abcd", homes, strict=False)]
+        self._first = {one.folder: one.options for one in self.all}
         for one in self.all:
             one.folder.mkdir()
         self._nodes = Cluster(folder)
         self._options = (*self._nodes.agent_options, "--scheduler", ",".join(one.address for one in self.all))
         self.agents = self._nodes.agents
 
-    def start(self) -> None:
+    def start(self, *, named: bool = True) -> None:
         """Start all of them, of which without home partitions the first leads, and the agents."""
         for number, one in enumerate(self.all):
             one.start("standing_by" if number and not self.homes[number] else "ready")
         for number in range(len(self.all)):
-            self.join(number)
+            self.join(number, named=named)
         wait_until(lambda: self.states() == ["up"] * len(self.all), self.show)
 
-    def join(self, number: int) -> None:
-        """Start an agent, or another one after it was killed: n1 is that of the first home partition."""
-        self._nodes.agent_options = (*self._options, *_at(self.homes[number]))
+    def join(self, number: int, *, named: bool = True) -> None:
+        """Start an agent, or another one after it was killed: n1 names the first home partition, and so on in turn."""
+        home = self.homes[number % len(self.homes)] if named else ""
+        self._nodes.agent_options = (*self._options, *_at(home))
         self._nodes.join(f"n{number + 1}")
+
+    def homes_of_nodes(self) -> dict[str, str]:
+        """Return the home partitions of nodes."""
+        return {node["name"]: node["home"] for node in self.ask("nodes")["nodes"]}
+
+    def options_of(self, one: Cluster) -> tuple[str, ...]:
+        """Return the options that a scheduler had at first."""
+        return self._first[one.folder]
 
     def end(self) -> None:
         """End what runs."""
@@ -129,10 +139,11 @@ def _at(home: str) -> tuple[str, ...]:
     return ("--home-partition", home) if home else ()
 
 
-def survive(here: Schedulers, kinds: Sequence[str]) -> None:
+def survive(here: Schedulers, kinds: Sequence[str], *, named: bool = True) -> None:
     """Check that no job is lost or run twice, and no node has two, whatever is killed or paused.
 
-    The environment variables KILLS and SEED say how many faults of these `kinds` there are, and which.
+    The environment variables KILLS and SEED say how many faults of these `kinds` there are, and which. Agents are
+    `named` after their home partitions, or not.
     """
     chance, done = random.Random(SEED), here.folder / "done"
     confirmed: dict[str, int] = {}
@@ -147,7 +158,7 @@ def survive(here: Schedulers, kinds: Sequence[str]) -> None:
             except ControlError:
                 continue  # which is rare: see below
         kind = chance.choice(kinds)
-        hurt(here, chance, kind)
+        hurt(here, chance, kind, named=named)
         faults[kind] += 1
         if faults.total() % 50 == 0:
             print(f"{faults.total()} faults, {len(confirmed)} jobs")
@@ -164,7 +175,7 @@ def survive(here: Schedulers, kinds: Sequence[str]) -> None:
     print(f"{FAULTS} faults ({dict(faults)}), {len(confirmed)} jobs, each ran once, {spanned} on borrowed nodes")
 
 
-def hurt(here: Schedulers, chance: random.Random, kind: str) -> None:
+def hurt(here: Schedulers, chance: random.Random, kind: str, *, named: bool) -> None:
     """Kill or pause a scheduler, a member of etcd or an agent, and bring it back."""
     pause = chance.uniform(0, 2 * LEASE)
     one, member = chance.choice(here.all), chance.choice(here.members)
@@ -190,5 +201,5 @@ def hurt(here: Schedulers, chance: random.Random, kind: str) -> None:
         number = here.all.index(one)
         here.agents[f"n{number + 1}"].kill()
         time.sleep(pause / 2)
-        here.join(number)
+        here.join(number, named=named)
     wait_until(here.answers, here.show)

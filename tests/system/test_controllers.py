@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,11 +30,18 @@ P1, P2, P3 = 100_000_001, 200_000_001, 300_000_001
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Schedulers]:
-    """Return three schedulers with home partitions, on an etcd of three members."""
-    with ExitStack() as stack:
-        found = Schedulers(tmp_path, stack.enter_context(running(tmp_path, 3)), ("p1", "p2", "p3"))
-        stack.callback(found.end)
+    """Return three schedulers with home partitions, on an etcd of three members, and the agent of a node for each."""
+    with three(tmp_path) as found:
         found.start()
+        yield found
+
+
+@contextmanager
+def three(folder: Path) -> Iterator[Schedulers]:
+    """Return three schedulers with home partitions, and end them."""
+    with ExitStack() as stack:
+        found = Schedulers(folder, stack.enter_context(running(folder, 3)), ("p1", "p2", "p3"))
+        stack.callback(found.end)
         yield found
 
 
@@ -168,14 +175,13 @@ def test_what_is_wrong_is_told(here: Schedulers) -> None:
         here.submit("true", home="p9")
     with pytest.raises(ControlError, match=r"^there is no job 5: see drom queue --all\.$"):
         here.ask("job", job=5)
-    for home, sentence in (
-        ("p9", f"there is no home partition p9: {choose}"),
-        ("", f"this cluster has home partitions: {choose}"),
-    ):
-        here.homes = (home, *here.homes[1:])
-        here.agents["n1"].kill()
-        here.join(0)
-        here.agents["n1"].await_log(sentence)
+    here.homes = ("p2", *here.homes[1:])
+    here.agents["n1"].kill()
+    here.join(0)
+    here.agents["n1"].await_log("node n1 belongs to home partition p1, not p2: start its agent with that one or")
+    here.homes = ("p9", *here.homes[1:])
+    here.join(3)
+    here.agents["n4"].await_log(f"there is no home partition p9: {choose}")
     store = next(word for word in first.options if word.startswith("etcd://"))
     for words, sentence in (
         (("--store", store), "the cluster at the prefix test has home partitions: choose one with --home-partition"),
@@ -187,6 +193,72 @@ def test_what_is_wrong_is_told(here: Schedulers) -> None:
         done = command(here, "scheduler", "--state", f"{here.folder}/x", "--policy", "fcfs", *words)
         assert done.returncode in (1, 2)
         assert sentence in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_agents_that_name_no_home_partition_are_shared_out(here: Schedulers) -> None:
+    """Each home partition gets as many nodes, which are the same after restarts of everything."""
+    job = here.submit("sleep", "1000", home="p2", nodes=1)
+    here.await_state(job, "running")
+    for number in range(3, 6):
+        here.join(number, named=False)
+    wait_until(lambda: here.states() == ["up"] * 6, here.show)
+    first = here.homes_of_nodes()
+    assert sorted(first.values()) == ["p1", "p1", "p2", "p2", "p3", "p3"]
+
+    for one in here.all:
+        one.kill()
+    for member in here.members:
+        member.end()
+    for member in here.members:
+        member.start()
+    for number, agent in enumerate(here.agents.values()):
+        agent.kill()
+        here.join(number, named=False)
+    for one in here.all:
+        one.start()
+    wait_until(lambda: here.states() == ["up"] * 6, here.show)
+    assert here.homes_of_nodes() == first
+    assert (here.state(job), here.ask("job", job=job)["attempt"]) == ("running", 1)
+
+
+def restart(here: Schedulers, *options: str) -> None:
+    """Stop all schedulers, and start them with these options in addition to those that they had at first."""
+    for one in here.all:
+        one.end()
+        one.options = (*here.options_of(one), *options)
+        one.start()
+
+
+def test_rules_give_nodes_their_home_partitions(here: Schedulers) -> None:
+    """A node stays where it is, and its job goes on, when the rules change; it is moved by removing it."""
+    restart(here, "--home-rule", "n[4-5]=p2", "--home-rule", "m*=p3,p1")
+    for number in (3, 4):
+        here.join(number, named=False)
+    here.join(5, named=False)
+    here.agents["n6"].await_log(r"no rule is for node n6 \(--home-rule\): add one such as '\*=p1', or start its agent")
+    wait_until(lambda: here.states() == ["up"] * 5, here.show)
+    assert here.homes_of_nodes() == {"n1": "p1", "n2": "p2", "n3": "p3", "n4": "p2", "n5": "p2"}
+    job = here.submit("sleep", "1000", home="p2", nodes=3)
+    here.await_state(job, "running")
+
+    restart(here, "--home-rule", "n[4-6]=p1")
+    wait_until(lambda: here.states() == ["up"] * 6, here.show)  # n6 as well
+    reason = "the rule n[4-6]=p1 does not move a node that is there already: drain it, stop its agent once its jobs"
+    assert f'event=home_kept node=n4 home=p2 reason="{reason}' in here.show()
+    assert (here.state(job), here.ask("job", job=job)["attempt"]) == ("running", 1)
+    here.ask("cancel", job=job)
+    here.await_state(job, "cancelled")
+
+    here.ask("drain", node="n4", reason="moves", forget=False)
+    here.agents["n4"].stop()
+    restart(here, "--home-rule", "n[4-6]=p1", "--silence", "5", "--give-up", "0")
+    wait_until(lambda: "down" in here.states(), here.show)
+    done = command(here, "drain", "--forget", "n4")
+    assert (done.returncode, done.stdout) == (0, "Forgot node n4\n"), done.stderr
+    restart(here, "--home-rule", "n[4-6]=p1")
+    here.join(3, named=False)
+    wait_until(lambda: here.homes_of_nodes().get("n4") == "p1", here.show)
+    here.await_state(here.submit("true", home="p1", nodes=3), "completed")
 
 
 def test_two_schedulers_of_a_home_partition(tmp_path: Path) -> None:
@@ -202,6 +274,14 @@ def test_two_schedulers_of_a_home_partition(tmp_path: Path) -> None:
         assert "home_adopted" not in found.show()
 
 
-def test_no_job_is_lost_or_run_twice(here: Schedulers) -> None:
-    """Whatever is killed, paused or cut off: schedulers, agents, and members of etcd. KILLS and SEED may be set."""
-    survive(here, ("kill", "pause", "etcd", "cut", "agent"))
+def test_no_job_is_lost_or_run_twice(tmp_path: Path) -> None:
+    """Whatever is killed, paused or cut off: schedulers, agents, and members of etcd. KILLS and SEED may be set.
+
+    Agents name no home partition, and have the same ones in the end.
+    """
+    with three(tmp_path) as here:
+        here.start(named=False)
+        homes = here.homes_of_nodes()
+        assert sorted(homes.values()) == ["p1", "p2", "p3"]
+        survive(here, ("kill", "pause", "etcd", "cut", "agent"), named=False)
+        assert here.homes_of_nodes() == homes

@@ -21,6 +21,7 @@ from drom.agent.system.sd_notify import ServiceManager
 from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, PARTITIONS, SYSTEM_FILE, UsageError, key_of
+from drom.scheduler.live.cluster.home_rules import MOST_RULES, HomeRule, parse_rule
 from drom.scheduler.live.cluster.homes import first_job, parse_home
 from drom.scheduler.live.cluster.settings import LIVE, Settings
 from drom.scheduler.live.cluster.spec import LONGEST_REQUEST, parse_memory, parse_time
@@ -178,6 +179,13 @@ class SchedulerOptions:
         help="The home partition that this scheduler leads, of several with a scheduler each on the same etcd.",
         parser=reader(optional(parse_home, "")),
     )
+    home_rule: list[HomeRule] | None = typer.Option(
+        None,
+        "--home-rule",
+        metavar="NODES=NAME,...",
+        help="Which home partition nodes go to whose agents name none, such as 'n[1-40]=p1'; the first rule counts.",
+        parser=reader(parse_rule),
+    )
     lends: bool = typer.Option(
         True,
         "--lend/--no-lend",
@@ -209,6 +217,7 @@ class SchedulerOptions:
             max_orders=self.max_orders,
             half_life=self.fair_share,
             home=self.home or "",
+            home_rules=tuple(self.home_rule or ()),
             lends=self.lends,
         )
 
@@ -228,6 +237,7 @@ CHANGEABLE = {
     "max_bytes",
     "max_orders",
     "fair_share",
+    "home_rule",
     "partition",
 }
 """Options that can change while a scheduler runs, and the partitions."""
@@ -330,6 +340,11 @@ def _settings(options: SchedulerOptions, partitions: tuple[Partition, ...], poli
         msg = f"{equal}: remove them from the file, or run the scheduler with --policy sd."
         raise SchedulerError(msg)
     settings = replace(options.settings, partitions=partitions)
+    if settings.home_rules and not settings.home:
+        raise SchedulerError("--home-rule is for home partitions: give --home-partition as well, or omit it.")
+    if len(settings.home_rules) > MOST_RULES:
+        msg = f"{len(settings.home_rules)} rules (--home-rule) are too many: write at most {MOST_RULES}."
+        raise SchedulerError(msg)
     if settings.gaps.slot and (policy.built_in == "cp" or not policy.divides_nodes):
         msg = f"policy {policy.name} starts jobs at any time: leave out --filler-slot, or choose --policy resources."
         raise SchedulerError(msg)

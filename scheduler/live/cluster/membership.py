@@ -104,6 +104,11 @@ class Membership:
 
     def forget(self, name: str, now: float) -> None:
         """Remove a node that is down and has no job. Raises SchedulerError for any other."""
+        self._remove(self.removable(name))
+        self._fillers.forgotten(name, now)
+
+    def removable(self, name: str) -> Node:
+        """Return a node that is down and has no job. Raises SchedulerError for any other."""
         node = self._known(name)
         if not node.down:
             msg = f"node {name} is {node.state}: stop its agent, and forget it once drom nodes lists it as down."
@@ -112,8 +117,7 @@ class Membership:
         if jobs:
             msg = f"node {name} has job {jobs[0]}, which has not left its other nodes yet: try again."
             raise SchedulerError(msg)
-        self._remove(node)
-        self._fillers.forgotten(name, now)
+        return node
 
     def _remove(self, node: Node) -> None:
         del self._nodes[node.name], self._state.node_at[node.index]

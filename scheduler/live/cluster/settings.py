@@ -10,6 +10,7 @@ from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.live.cluster.partitions import EXPECTED_WAIT
 
 if TYPE_CHECKING:
+    from drom.scheduler.live.cluster.home_rules import HomeRule
     from drom.scheduler.live.cluster.partitions import Partition
     from drom.scheduler.live.cluster.spec import Spec
 
@@ -56,6 +57,8 @@ class Settings:
     """Jobs that are over and kept in memory to answer requests."""
     home: str = ""
     """The home partition; empty if the cluster has none."""
+    home_rules: tuple[HomeRule, ...] = ()
+    """Which home partitions new nodes go to whose agents name none; without any, the one with fewest nodes."""
     first_job: int = 1
     """The number of the first job."""
     lends: bool = True

@@ -2,8 +2,9 @@
 """The directory of a cluster in etcd: its home partitions, and the schedulers that are present, each under a lease.
 
 Below the cluster's prefix there are `directory/homes/NUMBER` with the name of a home partition, `directory/schedulers`
-with a key for each scheduler, `directory/free/NAME` with the free list of each home partition (`FreeLists`), and
-`home/NAME` with the queue of each (`SharedRows`).
+with a key for each scheduler, `directory/free/NAME` with the free list of each home partition (`FreeLists`),
+`directory/nodes/NAME` with the home partition of each node (`NodeHomes`), and `home/NAME` with the queue of each home
+partition (`SharedRows`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from drom.scheduler.live.cluster.homes import MOST_HOMES, Present
 from drom.scheduler.live.server.etcd import CompactedError, Etcd, StoreError, absent, put
 from drom.scheduler.live.server.free_lists import FreeLists
 from drom.scheduler.live.server.lease import Lease
+from drom.scheduler.live.server.node_homes import NodeHomes
 from drom.scheduler.live.server.prefix import claim
 from drom.scheduler.live.server.shared_rows import PATIENCE, SharedRows
 from drom.scheduler.live.server.watch import Watch
@@ -42,6 +44,7 @@ class Directory:
         self._address, self._cluster, self._name, self._seconds = address, cluster, name, lease
         self._at = f"{address.prefix}/directory/"
         self.free = FreeLists(self.etcd, f"{self._at}free/")
+        self.nodes = NodeHomes(self.etcd, f"{self._at}nodes/")
         self.homes: dict[str, int] = {}
         """The numbers of the home partitions, in the order of their names."""
         self.present: dict[int, Present] = {}
@@ -97,11 +100,12 @@ class Directory:
     def _take(self, changes: Iterable[tuple[Record, bool]]) -> None:
         """Bring everything up to date: these records were written, or deleted."""
         for record, is_deleted in changes:
-            if record.key.startswith(self.free.at):
-                self.free.take(record, is_deleted=is_deleted)
-                continue
-            self._records.pop(record.key, None)
-            if not is_deleted:
+            parts = [part for part in (self.free, self.nodes) if record.key.startswith(part.at)]
+            for part in parts:
+                part.take(record, is_deleted=is_deleted)
+            if not parts:
+                self._records.pop(record.key, None)
+            if not (parts or is_deleted):
                 self._records[record.key] = record
         self._read()
 
@@ -139,6 +143,7 @@ class Directory:
             found += records
         self._records.clear()
         self.free.clear()
+        self.nodes.clear()
         self._take((one, False) for one in found)
         self._watch = Watch(self.etcd, self._at, revision + 1, 2.0 * self._seconds, self._wake)
 

@@ -141,6 +141,12 @@ def written(key: str, revision: int) -> dict[str, Any]:
     return {"key": to_wire(key), "target": "MOD", "mod_revision": str(revision)}
 
 
+def unchanged(prefix: str, revision: int) -> dict[str, Any]:
+    """Return the comparison that holds if no key that begins with a prefix was written after a revision."""
+    keys = {"key": to_wire(prefix), "range_end": after_all(prefix)}
+    return keys | {"target": "MOD", "result": "LESS", "mod_revision": str(revision + 1)}
+
+
 def put(key: str, value: bytes | None, lease: str = "0") -> dict[str, Any]:
     """Return the operation that writes a key, or deletes it if the value is None."""
     if value is None:
@@ -304,6 +310,11 @@ class Etcd:
             yield revision, found
             more = bool(answer.get("more")) and bool(found)
             start = to_wire(found[-1].key + "\0") if found else start
+
+    def written_after(self, prefix: str, revision: int, seconds: float) -> list[Record]:
+        """Return the records below a prefix that were written after a revision, in the order of their keys."""
+        body = {"key": to_wire(prefix), "range_end": after_all(prefix), "min_mod_revision": str(revision + 1)}
+        return [record_of(pair) for pair in self.call("/v3/kv/range", body, seconds).get("kvs", [])]
 
     def watch(
         self, prefix: str, revision: int, silence: float, opened: Callable[[urllib3.BaseHTTPResponse], object]

@@ -6,26 +6,32 @@ Messages of agents and orders of users reach the home partition that they concer
 
 from __future__ import annotations
 
+import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from drom.agent.errors import ControlError, NotYetError
 from drom.agent.execution import protocol as say
+from drom.agent.text import NODE
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster import home_rules
 from drom.scheduler.live.cluster.homes import adopters, first_job, home_of
 from drom.scheduler.live.cluster.lending import EMPTY
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
 from drom.scheduler.live.server.etcd import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from drom.agent.model.caller import Caller
     from drom.agent.observe.log import Log
+    from drom.scheduler.live.cluster.home_rules import HomeRule
     from drom.scheduler.live.cluster.homes import Present
     from drom.scheduler.live.server.agent_server import AgentMessage, AgentServer, Peer
     from drom.scheduler.live.server.directory import Directory
     from drom.scheduler.live.server.free_lists import FreeLists
+    from drom.scheduler.live.server.node_homes import NodeHomes
     from drom.scheduler.live.server.shared_rows import SharedRows
     from typing_extensions import Self
 
@@ -70,6 +76,7 @@ class Homes(Generic[S]):
 
     def __init__(self, own: S, desk: AgentServer, directory: Directory, log: Log) -> None:
         self._own, self._desk, self._directory, self._log = own, desk, directory, log
+        self.rules: Sequence[HomeRule] = ()
         self._servers = {directory.home: own}
         self._homes_of: dict[str, str] = {}
         """The home partitions of nodes that were welcomed."""
@@ -154,6 +161,18 @@ class Homes(Generic[S]):
         """The free lists of all home partitions."""
         return self._directory.free
 
+    @property
+    def nodes(self) -> NodeHomes:
+        """The home partitions of all nodes."""
+        return self._directory.nodes
+
+    def forget(self, node: str) -> None:
+        """Remove the home partition of a node. Raises ControlError."""
+        try:
+            self.nodes.remove(node)
+        except StoreError as error:
+            raise ControlError(f"the node was not removed: {error}.") from error
+
     def call(self, nodes: Collection[str]) -> None:
         """Ask the agents of nodes to introduce themselves."""
         if not nodes:
@@ -176,12 +195,44 @@ class Homes(Generic[S]):
         if not isinstance(message, say.Hello):
             home = self._homes_of.get(self._desk.name_of(said.peer) or "", "")
             self._servers.get(home, self._own).receive(said)
-        elif (home := self._place_of(message.node, message.home)) in self._servers:
-            self._servers[home].receive(said)
+            return
+        try:
+            message = replace(message, home=self._home_of(message, said.why_not(message.node)))
+        except SchedulerError as error:
+            self._desk.reject(said.peer, message.node, str(error))
+            return
+        if (home := self._place_of(message.node, message.home)) in self._servers:
+            self._servers[home].receive(said._replace(message=message))
             if self._desk.name_of(said.peer) == message.node:
                 self._homes_of[message.node] = home
         else:
             self._turn_away(said.peer, message, home)
+
+    def _home_of(self, hello: say.Hello, why_not: str) -> str:
+        """Return the home partition of a node, which a new one gets for good. Raises SchedulerError."""
+        node, nodes = hello.node, self.nodes
+        if why_not:
+            raise SchedulerError(why_not)
+        if not re.fullmatch(NODE, node):
+            return self._directory.home  # which refuses it
+        if node not in nodes.seen:
+            self._settle_home(node, home_rules.choose(node, hello.home, self.rules, self._directory.homes))
+        home = nodes.seen[node]
+        if hello.home not in ("", home):
+            raise SchedulerError(home_rules.other_home(node, home, hello.home))
+        if not hello.home and home in self._servers and (reason := home_rules.why_not_moved(node, home, self.rules)):
+            self._log("home_kept", node=node, home=home, reason=reason)
+        return home
+
+    def _settle_home(self, node: str, homes: Sequence[str]) -> None:
+        """Give a new node one of these home partitions, unless another scheduler was faster. Raises SchedulerError."""
+        if time.monotonic() < self._again:
+            raise SchedulerError("the store does not answer at present: try again in a moment.")
+        try:
+            self._log("home_chosen", node=node, home=self.nodes.settle(node, homes))
+        except StoreError as error:
+            self._again = time.monotonic() + RETRY
+            raise SchedulerError(f"no home partition can be given to node {node}: {error}.") from error
 
     def _turn_away(self, peer: Peer, hello: say.Hello, home: str) -> None:
         """Refer an agent to the scheduler that leads the home partition that has its node."""
@@ -197,9 +248,7 @@ class Homes(Generic[S]):
     def _where(self, home: str) -> str:
         """Return where a home partition is led. Raises ControlError for one that does not exist."""
         if home not in self._directory.homes:
-            known = ", ".join(self._directory.homes)
-            has = f"there is no home partition {home[:40]}" if home else "this cluster has home partitions"
-            raise ControlError(f"{has}: choose --home-partition from {known}.")
+            raise ControlError(home_rules.no_home(home, self._directory.homes))
         leader = self._leader(home)
         if not leader:
             return f"no scheduler leads home partition {home} at present: try again in a moment"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from drom.scheduler.live.cluster.lending import FreeList
     from drom.scheduler.live.server.free_lists import FreeLists
+    from drom.scheduler.live.server.node_homes import NodeHomes
     from drom.scheduler.live.server.shared_rows import SharedRows
     from drom.scheduler.live.server.stored_cluster import StoredCluster
 
@@ -35,9 +36,14 @@ class Lender:
     """
 
     def __init__(
-        self, stored: StoredCluster, rows: SharedRows, lists: FreeLists, call: Callable[[Collection[str]], None]
+        self,
+        stored: StoredCluster,
+        rows: SharedRows,
+        lists: FreeLists,
+        nodes: NodeHomes,
+        call: Callable[[Collection[str]], None],
     ) -> None:
-        self._stored, self._rows, self._lists, self._call = stored, rows, lists, call
+        self._stored, self._rows, self._lists, self._nodes, self._call = stored, rows, lists, nodes, call
         self._home = stored.settings.home
         self._knows = 0
         """The epoch in which this scheduler knows its own free list; 0 if it does not."""
@@ -49,10 +55,12 @@ class Lender:
     def epoch_of(self, node: str) -> int:
         """Return the epoch with which the agent of a node is welcomed.
 
-        It grows whenever the node goes to another scheduler: that one was elected, or a free list has changed.
+        It grows whenever the node goes to another scheduler: that one was elected, a free list has changed, or the node
+        has got another home partition.
         """
         there = self._stored.cluster.nodes.get(node)
-        return max(self._rows.epoch, self._lists.written_at((there and there.home) or self._home))
+        lent = self._lists.written_at((there and there.home) or self._home)
+        return max(self._rows.epoch, lent, self._nodes.written_at(node))
 
     def next_look(self) -> float:
         """Return in how many seconds there is something to do."""

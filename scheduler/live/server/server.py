@@ -112,7 +112,6 @@ class Server:
         self._shared = shared or _open(folder, log, gates)
         self._clients, self._desk, self.guard, self.counts, self.lock = self._shared
         self.stored = StoredCluster(self._store, policy, settings, log, counts=self.counts, send=self._send)
-        self._orders = UserOrders(self.stored)
         self._torn = False
         """Whether a failure has left the state in memory inconsistent."""
         self._status_again = 0.0
@@ -127,11 +126,19 @@ class Server:
         """The connections of agents that were told to wait."""
         self._begun = False
         self._homes = Homes(self, self._desk, directory, log) if directory else None
+        if self._homes:
+            self._homes.rules = settings.home_rules
         self._all_homes = all_homes = homes or self._homes
-        self._lender = Lender(self.stored, rows, all_homes.free, all_homes.call) if rows and all_homes else None
+        self._lender = (
+            Lender(self.stored, rows, all_homes.free, all_homes.nodes, all_homes.call) if rows and all_homes else None
+        )
+        self._orders = self._user_orders()
         if begins:
             prepare(policy)
             self._begin()
+
+    def _user_orders(self) -> UserOrders:
+        return UserOrders(self.stored, self._all_homes.forget if self._all_homes else lambda _: None)
 
     def _begin(self) -> None:
         """Restore the state that an earlier scheduler stored, once the policy can be called and no other one leads."""
@@ -157,7 +164,9 @@ class Server:
             if self._begun and not self.stored.flush():
                 return False
             self.stored.settings = settings
-            self._orders = UserOrders(self.stored)
+            self._orders = self._user_orders()
+            if self._homes:
+                self._homes.rules = settings.home_rules
             if self._begun:
                 self._torn = not self.guard.run("recovery", self.stored.restore)
             return True
@@ -444,7 +453,7 @@ class Server:
         if message.home and not home:
             raise SchedulerError("this cluster has no home partitions: start the agent without --home-partition.")
         if message.home != ((there and there.home) or home):
-            raise SchedulerError(f"another agent for node {name} has another --home-partition: give both the same.")
+            raise SchedulerError(f"home partition {home} does not have node {name} now: its agent tries again.")
         if other := self._job_of_another_home(message, is_new=there is None):
             msg = f"node {name} has job {other} of another home partition: start its agent there until that has ended."
             raise SchedulerError(msg)

@@ -55,10 +55,10 @@ MOST_SHOWN = 200
 
 
 class UserOrders:
-    """Carries out the orders of users on a cluster."""
+    """Carries out the orders of users on a cluster. `forget` is called before a node of its own is removed."""
 
-    def __init__(self, stored: StoredCluster) -> None:
-        self._stored = stored
+    def __init__(self, stored: StoredCluster, forget: Callable[[str], None]) -> None:
+        self._stored, self._forget = stored, forget
         self._rates = Orders(stored.settings.max_orders)
         self._orders: dict[str, Callable[[dict[str, Any], Caller], dict[str, object]]] = {
             "submit": self._submit,
@@ -239,7 +239,10 @@ class UserOrders:
             raise ControlError(msg)
         with self._stored.written(user):
             if order.get("forget") is True:
-                self._stored.cluster.members.forget(order["node"], self._stored.clock())
+                members = self._stored.cluster.members
+                if not members.removable(order["node"]).home:
+                    self._forget(order["node"])
+                members.forget(order["node"], self._stored.clock())
             else:
                 self._stored.cluster.members.drain(order["node"], reason)
         node = self._stored.cluster.nodes.get(order["node"])

@@ -22,6 +22,13 @@ STORE = ("--policy", "fcfs", "--store", "etcd://127.0.0.1:1")
         ((*STORE, "--lease", "1"), 2, "Invalid value for '--lease'"),
         ((*STORE, "--store-cert", "/dev/null"), 1, "belong together: give both --store-cert and --store-key."),
         ((*STORE, "--store-ca", "/none"), 1, "/none cannot be read: give a certificate or a key in PEM format."),
+        (("--home-rule", "n1"), 2, "'n1' is no rule: write for example 'n[1-40]=p1' or 'gpu*=p1,p2'"),
+        ((*STORE, "--home-rule", "n1=p1"), 1, "--home-rule is for home partitions: give --home-partition as well"),
+        (
+            (*STORE, "--home-partition", "a", *["--home-rule", "*=a"] * 1001),
+            1,
+            "1001 rules (--home-rule) are too many: write at most 1000.",
+        ),
         (STORE, 1, "the queue etcd://127.0.0.1:1/drom cannot be opened: nothing listens at 127.0.0.1:1."),
     ],
 )

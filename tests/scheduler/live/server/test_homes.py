@@ -12,6 +12,7 @@ from drom.agent.errors import ControlError, NotYetError
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
 from drom.scheduler.live.cli import tables
+from drom.scheduler.live.cluster.home_rules import parse_rule
 from drom.scheduler.live.cluster.lending import FreeList
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.server.agent_server import AgentMessage, AgentServer, Peer
@@ -88,6 +89,10 @@ class Desk:
         """Record a message."""
         self.said.append((peer, message))
 
+    def reject(self, peer: Peer, _: str, reason: str) -> None:
+        """Record a refusal."""
+        self.answer(peer, say.No(reason))
+
 
 class Place:
     """The home partitions of a scheduler of p1, and the directory of one of p2."""
@@ -113,12 +118,23 @@ class Place:
 
         wait_until(holds, lambda: self.homes.adopted)
 
-    def hello(self, number: int, home: str) -> Peer:
+    def hello(self, number: int, home: str = "", why_not: str = "", node: str = "") -> Peer:
         """Have the agent of a node introduce itself."""
-        node, peer = f"n{number}", Peer(0, bytes([number]))
+        node, peer = node or f"n{number}", Peer(0, bytes([number]))
         message = say.Hello(say.PROTOCOL, "1", node, node, "b", 4, 1, 0, {}, (), False, 0.0, (), home=home)
-        self.homes.receive(AgentMessage(peer, message, lambda _: ""))
+        self.homes.receive(AgentMessage(peer, message, lambda _: why_not))
         return peer
+
+    @property
+    def heard(self) -> list[say.Hello]:
+        """The introductions that the scheduler of p1 has received."""
+        return [message for message in self.own.heard if isinstance(message, say.Hello)]
+
+    def last_refusal(self) -> str:
+        """Return the last answer to an agent that was not let in."""
+        message = self.desk.said[-1][1]
+        assert isinstance(message, say.No)
+        return message.reason
 
 
 @pytest.fixture
@@ -196,6 +212,68 @@ def test_agents_reach_their_home_partition(place: Place) -> None:
     assert mine not in dict(place.desk.said)
 
 
+def test_agents_that_name_no_home_partition_get_one(place: Place) -> None:
+    """It is that with fewest nodes, or by a rule, and stays until the node is removed."""
+    for number in range(1, 5):
+        place.hello(number)
+    assert place.homes.nodes.seen == {"n1": "p1", "n2": "p2", "n3": "p1", "n4": "p2"}
+    assert [(hello.node, hello.home) for hello in place.heard] == [("n1", "p1"), ("n3", "p1")]
+    assert place.log.getvalue().count("event=home_chosen") == 4
+
+    place.homes.rules = [parse_rule("n[1-8]=p1"), parse_rule("n9=p3")]
+    place.hello(3)
+    assert "home_kept" not in place.log.getvalue()
+    place.homes.rules = [parse_rule("n[1-8]=p2"), parse_rule("n9=p3")]
+    place.hello(3)
+    assert place.heard[-1].home == "p1"
+    assert 'event=home_kept node=n3 home=p1 reason="the rule n[1-8]=p2 does not move a node' in place.log.getvalue()
+    place.homes.forget("n3")
+    place.hello(3)
+    assert place.last_refusal() == "home partition p2 is led by the scheduler on s2: ask that one."
+    place.hello(3, "p1")
+    assert place.last_refusal().startswith("node n3 belongs to home partition p2, not p1: start its agent with that")
+    place.hello(9)
+    assert place.last_refusal().startswith("home partition p3 of the rule n9=p3 has never had a scheduler: start one")
+    place.hello(10)
+    assert place.last_refusal().startswith("no rule is for node n10 (--home-rule): add one such as '*=p1', or")
+    assert {"n9", "n10"}.isdisjoint(place.homes.nodes.seen)
+
+
+def test_an_agent_that_may_not_act_for_its_node_gets_no_home_partition(place: Place) -> None:
+    """Neither does one with a name that no node can have, which the scheduler of this process refuses."""
+    place.hello(1, why_not="this agent may not act for node n1: ask root.")
+    assert place.last_refusal() == "this agent may not act for node n1: ask root."
+    place.hello(2, node="a/b")
+    assert [(hello.node, hello.home) for hello in place.heard] == [("a/b", "p1")]
+    assert place.homes.nodes.seen == {}
+
+
+def test_no_home_partition_is_given_while_the_store_does_not_answer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked once a second, however many agents come; nodes that have one are not concerned."""
+    place.hello(1)
+    asked: list[object] = []
+
+    def fail(*about: object) -> None:
+        asked.append(about)
+        raise StoreError("it does not answer")
+
+    monkeypatch.setattr(place.homes.nodes._etcd, "transact", fail)
+    for number in range(2, 6):
+        place.hello(number)
+    place.hello(1)
+    assert len(asked) == 1
+    assert [message.reason for _, message in place.desk.said if isinstance(message, say.No)] == [
+        "no home partition can be given to node n2: it does not answer.",
+        *["the store does not answer at present: try again in a moment."] * 3,
+    ]
+    assert [hello.node for hello in place.heard] == ["n1", "n1"]
+    with pytest.raises(ControlError, match=r"^the node was not removed: it does not answer\.$"):
+        place.homes.forget("n1")
+    assert place.homes.nodes.seen == {"n1": "p1"}
+
+
 def test_an_agent_reaches_the_home_partition_that_has_its_node(place: Place) -> None:
     """Those of borrowed nodes are welcome, those of lent ones are referred to the borrower."""
     theirs, mine = place.hello(2, "p2"), place.hello(1, "p1")
@@ -270,7 +348,7 @@ def test_a_node_with_jobs_of_another_home_partition_is_refused(monkeypatch: pyte
         server.cluster.members.borrow("n9", "p3", 4, 0.0)
         hello = say.Hello(say.PROTOCOL, "1", "n9", "n9", "b", 4, 1, 0, {}, (), False, 0.0, (), home="p2")
         server.receive(AgentMessage(Peer(0, b"z"), hello, lambda _: ""))
-        assert refused.pop() == "another agent for node n9 has another --home-partition: give both the same."
+        assert refused.pop() == "home partition p2 does not have node n9 now: its agent tries again."
         assert refused == [
             f"node {node} has job 100000001 of another home partition: start its agent there until that has ended."
             for node in ("n2", "n3")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.cluster import Cluster
     from drom.scheduler.live.cluster.jobs import Job
     from drom.scheduler.live.server.free_lists import FreeLists
+    from drom.scheduler.live.server.node_homes import NodeHomes
     from drom.scheduler.live.server.shared_rows import SharedRows
     from drom.scheduler.live.server.stored_cluster import StoredCluster
 
@@ -74,6 +75,7 @@ class Homes:
         self.fails: str = ""
         self.stopped = ""
         self._written: dict[str, int] = {}
+        self.given: dict[str, int] = {}
         self.here: dict[str, FakeCluster] = {}
         self.lenders: dict[str, Lender] = {}
         for number, (home, size) in enumerate(sizes.items(), 1):
@@ -87,9 +89,9 @@ class Homes:
     def elect(self, home: str, epoch: int) -> None:
         """Have another scheduler lead a home partition."""
         rows, stored = SimpleNamespace(epoch=epoch, leader_key="leader"), Stored(self.here[home])
-        self.lenders[home] = Lender(
-            cast("StoredCluster", stored), cast("SharedRows", rows), cast("FreeLists", self), self.call
-        )
+        nodes = SimpleNamespace(written_at=lambda node: self.given.get(node, 0))
+        parts = cast("StoredCluster", stored), cast("SharedRows", rows), cast("FreeLists", self)
+        self.lenders[home] = Lender(*parts, cast("NodeHomes", nodes), self.call)
 
     def crash(self, home: str) -> None:
         """Kill the scheduler of a home partition, which another one then leads."""
@@ -471,4 +473,6 @@ def test_an_agent_obeys_the_scheduler_that_has_its_node(homes: Homes) -> None:
         homes.settle()
         epochs.append(homes.lenders["p1"].epoch_of("p2-0"))
         homes.end(job)
+    homes.given["p2-0"] = 1000  # it got its home partition last
+    epochs.append(homes.lenders["p2"].epoch_of("p2-0"))
     assert epochs == sorted(set(epochs))
