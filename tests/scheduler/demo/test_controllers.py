@@ -25,7 +25,7 @@ def test_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     value = json.loads(capsys.readouterr().out)
     assert value["problems"] == []
     assert value["seconds"] > 0
-    assert sum(value["summary"]["jobs"].values()) == 18
+    assert sum(value["summary"]["jobs"].values()) == 14
     assert (tmp_path / "out.png").exists()
 
 
@@ -43,10 +43,17 @@ def test_without_etcd_it_says_what_to_install(
 
 def test_what_goes_wrong_is_told() -> None:
     """Jobs that failed, ran twice or not at all, and a change of the leader that took too long."""
-    jobs = [{"name": "job1", "state": "completed"}, {"name": "job2", "state": "failed"}]
-    assert controllers.judge(jobs[:1], ["job1"], 1, 3.0) == []
-    assert controllers.judge(jobs, ["job1", "job1"], 2, 9.0) == [
+    homes = {f"n{number}": f"p{1 + number // 2}" for number in range(6)}
+    jobs = [
+        {"name": "job1", "state": "completed", "shares": {"n0": 4, "n2": 4}},
+        {"name": "job2", "state": "failed", "shares": {"n0": 4, "n1": 4}},
+    ]
+    assert controllers.judge(jobs[:1], ["job1"], 1, 3.0, homes) == []
+    assert controllers.judge(jobs[1:], ["job1", "job1"], 2, 9.0, homes | {"n2": "p1"}) == [
         "job2 is failed.",
+        "p1 has 3 nodes, and not 2.",
+        "p2 has 1 node, and not 2.",
+        "no job was on nodes of several home partitions.",
         "job1 ran 2 times.",
         "1 job did not run.",
         "it took 9.0 s, and not 5, until another scheduler led p2.",
