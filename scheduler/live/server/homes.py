@@ -22,7 +22,7 @@ from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
 from drom.scheduler.live.server.etcd import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from drom.agent.model.caller import Caller
     from drom.agent.observe.log import Log
@@ -72,11 +72,20 @@ S = TypeVar("S", bound=Scheduler)
 
 
 class Homes(Generic[S]):
-    """The schedulers of home partitions in this process, of which `own` serves its sockets."""
+    """The schedulers of home partitions in this process, of which `own` serves its sockets.
 
-    def __init__(self, own: S, desk: AgentServer, directory: Directory, log: Log) -> None:
-        self._own, self._desk, self._directory, self._log = own, desk, directory, log
-        self.rules: Sequence[HomeRule] = ()
+    `rules` returns those by which new nodes get home partitions.
+    """
+
+    def __init__(
+        self,
+        own: S,
+        desk: AgentServer,
+        directory: Directory,
+        log: Log,
+        rules: Callable[[], Sequence[HomeRule]] = tuple,
+    ) -> None:
+        self._own, self._desk, self._directory, self._log, self._rules = own, desk, directory, log, rules
         self._servers = {directory.home: own}
         self._homes_of: dict[str, str] = {}
         """The home partitions of nodes that were welcomed."""
@@ -216,11 +225,11 @@ class Homes(Generic[S]):
         if not re.fullmatch(NODE, node):
             return self._directory.home  # which refuses it
         if node not in nodes.seen:
-            self._settle_home(node, home_rules.choose(node, hello.home, self.rules, self._directory.homes))
+            self._settle_home(node, home_rules.choose(node, hello.home, self._rules(), self._directory.homes))
         home = nodes.seen[node]
         if hello.home not in ("", home):
             raise SchedulerError(home_rules.other_home(node, home, hello.home))
-        if not hello.home and home in self._servers and (reason := home_rules.why_not_moved(node, home, self.rules)):
+        if not hello.home and home in self._servers and (reason := home_rules.why_not_moved(node, home, self._rules())):
             self._log("home_kept", node=node, home=home, reason=reason)
         return home
 

@@ -31,6 +31,8 @@ class NodeHomes:
         self._etcd = etcd
         self._written: dict[str, int] = {}
         """The revisions at which they were last written or removed."""
+        self._newest = 0
+        """The revision up to which all are known."""
 
     def written_at(self, node: str) -> int:
         """Return the revision at which the home partition of a node was last written, 0 if it never was."""
@@ -38,11 +40,12 @@ class NodeHomes:
 
     def clear(self) -> None:
         """Forget what was seen, before all is read anew."""
-        self.seen, self.sizes, self._written = {}, Counter(), {}
+        self.seen, self.sizes, self._written, self._newest = {}, Counter(), {}, 0
 
     def take(self, record: Record, *, is_deleted: bool = False) -> None:
         """Record that the home partition of a node was written, or removed."""
         node = record.key.removeprefix(self.at)
+        self._newest = max(self._newest, record.modified)
         if record.modified <= self.written_at(node):  # it has been written since, by this scheduler
             return
         try:
@@ -67,13 +70,14 @@ class NodeHomes:
             raise StoreError(f"there are {MOST_NODES} nodes, the most for a cluster: remove some, drom drain --forget")
         key = self.at + node
         for _ in range(TRIES):
-            home, newest = min(homes, key=self.sizes.__getitem__), max(self._written.values(), default=0)
-            compare = [absent(key), *([unchanged(self.at, newest)] if len(homes) > 1 else [])]
+            home = min(homes, key=self.sizes.__getitem__)
+            compare = [absent(key), *([unchanged(self.at, self._newest)] if len(homes) > 1 else [])]
             held, revision, _ = self._etcd.transact(compare, [put(key, home.encode())], key, IMPATIENCE)
             if held:
                 self._set(node, home, revision)
+                self._newest = revision if len(homes) > 1 else self._newest
             else:
-                for record in self._etcd.written_after(self.at, newest, IMPATIENCE):
+                for record in self._etcd.written_after(self.at, self._newest, IMPATIENCE):
                     self.take(record)
             if node in self.seen:
                 return self.seen[node]

@@ -41,7 +41,7 @@ from drom.scheduler.live.server.stored_cluster import StoredCluster
 from drom.scheduler.live.server.user_orders import WITHOUT_TRACE, UserOrders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from drom.agent.control.gate import RemoteEndpoint
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from drom.agent.system.sd_notify import ServiceManager
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.cluster import Cluster
+    from drom.scheduler.live.cluster.home_rules import HomeRule
     from drom.scheduler.live.cluster.settings import Settings
     from drom.scheduler.live.server.agent_server import AgentMessage, Peer
     from drom.scheduler.live.server.directory import Directory
@@ -125,9 +126,7 @@ class Server:
         self._put_off: set[Peer] = set()
         """The connections of agents that were told to wait."""
         self._begun = False
-        self._homes = Homes(self, self._desk, directory, log) if directory else None
-        if self._homes:
-            self._homes.rules = settings.home_rules
+        self._homes = Homes(self, self._desk, directory, log, self._home_rules) if directory else None
         self._all_homes = all_homes = homes or self._homes
         self._lender = (
             Lender(self.stored, rows, all_homes.free, all_homes.nodes, all_homes.call) if rows and all_homes else None
@@ -136,6 +135,9 @@ class Server:
         if begins:
             prepare(policy)
             self._begin()
+
+    def _home_rules(self) -> Sequence[HomeRule]:
+        return self.stored.settings.home_rules
 
     def _user_orders(self) -> UserOrders:
         return UserOrders(self.stored, self._all_homes.forget if self._all_homes else lambda _: None)
@@ -165,8 +167,6 @@ class Server:
                 return False
             self.stored.settings = settings
             self._orders = self._user_orders()
-            if self._homes:
-                self._homes.rules = settings.home_rules
             if self._begun:
                 self._torn = not self.guard.run("recovery", self.stored.restore)
             return True

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from drom.agent.model.caller import Caller
+    from drom.scheduler.live.cluster.home_rules import HomeRule
     from drom.scheduler.live.server.etcd import StoreAddress
     from drom.scheduler.live.server.shared_rows import SharedRows
 
@@ -106,7 +107,10 @@ class Place:
         others.callback(self.other.close)
         self.leave = others.close
         self.own, self.desk, self.log = Stub("p1"), Desk(), StringIO()
-        self.homes: Homes[Stub] = Homes(self.own, cast("AgentServer", self.desk), directory, Log(self.log))
+        self.rules: list[HomeRule] = []
+        self.homes: Homes[Stub] = Homes(
+            self.own, cast("AgentServer", self.desk), directory, Log(self.log), lambda: self.rules
+        )
         stack.enter_context(closing(self.homes))
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -220,10 +224,10 @@ def test_agents_that_name_no_home_partition_get_one(place: Place) -> None:
     assert [(hello.node, hello.home) for hello in place.heard] == [("n1", "p1"), ("n3", "p1")]
     assert place.log.getvalue().count("event=home_chosen") == 4
 
-    place.homes.rules = [parse_rule("n[1-8]=p1"), parse_rule("n9=p3")]
+    place.rules[:] = [parse_rule("n[1-8]=p1"), parse_rule("n9=p3")]
     place.hello(3)
     assert "home_kept" not in place.log.getvalue()
-    place.homes.rules = [parse_rule("n[1-8]=p2"), parse_rule("n9=p3")]
+    place.rules[:] = [parse_rule("n[1-8]=p2"), parse_rule("n9=p3")]
     place.hello(3)
     assert place.heard[-1].home == "p1"
     assert 'event=home_kept node=n3 home=p1 reason="the rule n[1-8]=p2 does not move a node' in place.log.getvalue()

@@ -69,6 +69,17 @@ def test_a_home_partition_that_was_chosen_by_name_is_written_once(both: list[Dir
     assert first == second
 
 
+def test_nodes_of_others_count_also_when_they_come_late(both: list[Directory]) -> None:
+    """A scheduler that has written a node by name in between has not seen those of others."""
+    one, other = both
+    one.nodes.settle("a", ("p1",))
+    for name in ("b", "c"):
+        other.nodes.settle(name, ("p2",))
+    one.nodes.settle("d", ("p1",))
+    assert one.nodes.settle("b", ("p1",)) == "p2"
+    assert [one.nodes.settle(name, ("p1", "p2", "p3")) for name in "efg"] == ["p3", "p3", "p1"]
+
+
 def test_a_node_keeps_its_home_partition_until_it_is_removed(both: list[Directory]) -> None:
     """Another scheduler learns of both, a late watch undoes neither, and the revision grows."""
     one, other = both
