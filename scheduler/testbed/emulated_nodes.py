@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
+import select
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ from drom.agent.control import keys
 from drom.agent.errors import ControlError
 from drom.agent.execution import protocol as say
 from drom.agent.execution.connection import host_of
+from drom.agent.system.proc import raise_fd_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +58,7 @@ class _Work:
 
 @dataclass
 class _Node:
-    """A node: its connection, the attempts of jobs that run there with their cores, and when it speaks next."""
+    """A node: its connection, the attempts of jobs that run there with their cores, and its next heartbeat."""
 
     size: NodeSize
     home: str
@@ -64,7 +66,7 @@ class _Node:
     running: dict[tuple[int, int], int] = field(default_factory=dict)
     is_welcome: bool = False
     heartbeat: float = 1.0
-    next: float = math.inf
+    turn: int = -1
 
     def send(self, message: say.FromAgent) -> None:
         """Send a message; ZeroMQ keeps it until there is a connection."""
@@ -87,9 +89,8 @@ class _Node:
 class EmulatedNodes:
     """Nodes that are connected to the scheduler at `address`, and alive while `serve` is called.
 
-    They belong to the home partition `home`. `speed` returns how much faster than on one core a job with a range is on
-    a number of cores.
-    Raises KeysError if the scheduler's key is unknown.
+    They belong to the home partition `home`; `connect` adds others. `speed` returns how much faster than on one core a
+    job with a range is on a number of cores. Raises KeysError if the scheduler's key is unknown.
     """
 
     def __init__(
@@ -100,22 +101,32 @@ class EmulatedNodes:
         speed: Callable[[int], float] = float,
         home: str = "",
     ) -> None:
+        raise_fd_limit()  # each connection takes a few
         self._context = zmq.Context()
-        self._poller = zmq.Poller()
-        self._nodes: dict[zmq.Socket[bytes], _Node] = {}
+        self._epoll = select.epoll()
+        self._nodes: dict[int, _Node] = {}
+        """By the descriptors of their sockets."""
         self._ends: list[_End] = []
+        self._beats: list[tuple[float, int, _Node]] = []
+        """The heartbeats to come, each with a number; only that which its node has counts."""
         self._turns = itertools.count()
-        self._speed = speed
+        self._speed, self._own = speed, own
         self._work: dict[tuple[int, int], _Work] = {}
         self.launched: set[int] = set()
         """The jobs whose programs have begun."""
+        self.connect(address, sizes, home)
+
+    def connect(self, address: str, sizes: Iterable[NodeSize], home: str = "") -> None:
+        """Add nodes of a home partition, connected to the scheduler at `address`. Raises KeysError."""
         for size in sizes:
             socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-            keys.guard_client(socket, own, host_of(address))
+            keys.guard_client(socket, self._own, host_of(address))
             socket.connect(address)
-            self._poller.register(socket, zmq.POLLIN)
-            self._nodes[socket] = node = _Node(size, home, socket)
+            fd = int(socket.getsockopt(zmq.FD))
+            self._nodes[fd] = node = _Node(size, home, socket)
+            self._epoll.register(fd, select.EPOLLIN)
             node.hello()
+            self._read(node)
 
     @property
     def are_welcome(self) -> bool:
@@ -125,27 +136,40 @@ class EmulatedNodes:
     def serve(self, until: float) -> None:
         """Answer the scheduler, and end jobs, until this time of CLOCK_MONOTONIC. Raises ControlError if refused."""
         while (now := time.monotonic()) < until:
-            for node in self._nodes.values():
-                if node.next <= now:
-                    node.next = now + node.heartbeat
+            while self._beats and self._beats[0][0] <= now:
+                _, turn, node = heapq.heappop(self._beats)
+                if turn == node.turn:
                     node.send(say.Alive(node.size.name, time.time()))
+                    self._expect_beat(node, now + node.heartbeat)
+                    self._read(node)
             while self._ends and self._ends[0].at <= now:
                 end = heapq.heappop(self._ends)
                 work = self._work.get(end.attempt)
                 if work is None or work.turn == end.turn:
                     end.node.end(end.attempt, 0)
-            due = min([until, *(node.next for node in self._nodes.values()), *(end.at for end in self._ends[:1])])
-            for socket, _ in self._poller.poll(math.ceil(1e3 * max(0.0, due - now))):
-                self._read(self._nodes[socket])
+                    self._read(end.node)
+            due = min([until, *(beat[0] for beat in self._beats[:1]), *(end.at for end in self._ends[:1])])
+            for fd, _ in self._epoll.poll(max(0.0, due - now)):
+                self._read(self._nodes[fd])
+
+    def _expect_beat(self, node: _Node, at: float) -> None:
+        node.turn = next(self._turns)
+        heapq.heappush(self._beats, (at, node.turn, node))
 
     def _read(self, node: _Node) -> None:
-        message = say.to_agent(node.socket.recv())
+        """Handle all messages to a node; after it has sent something, too: ZeroMQ signals edges."""
+        with suppress(zmq.Again):
+            while True:
+                self._handle(node, say.to_agent(node.socket.recv(zmq.NOBLOCK)))
+
+    def _handle(self, node: _Node, message: say.ToAgent) -> None:
         if isinstance(message, say.No):
             raise ControlError(message.reason)
         if isinstance(message, say.Who):
             node.hello()
         elif isinstance(message, say.Welcome):
-            node.is_welcome, node.heartbeat, node.next = True, message.heartbeat, time.monotonic()
+            node.is_welcome, node.heartbeat = True, message.heartbeat
+            self._expect_beat(node, time.monotonic())
         elif isinstance(message, say.Start):
             self._start(node, message)
         elif isinstance(message, say.Resize) and (message.job, message.attempt) in node.running:
@@ -181,4 +205,5 @@ class EmulatedNodes:
 
     def close(self) -> None:
         """Close all connections."""
+        self._epoll.close()
         self._context.destroy(linger=0)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events of many controllers on one store, in the order of time.
 
-A controller works in turns, as `drom scheduler` does: it handles all that has arrived, stores that in one message,
-places jobs first come first served, stores that in another one, and then sends. Its first waiting job takes nodes of
-others while its own do not suffice: Algorithm 2 of the paper, with compare-and-swap on a free list that returns the
-present one on failure. A job that misses too often in a row gives all back, pauses and begins again, so that no two
-jobs wait for each other forever.
+A controller works in turns, as `drom scheduler` does: it handles what has arrived, for at most `TURN`, stores that in
+one message, places jobs first come first served, stores that in another one, and then sends. Each answer of a node
+changes what is stored of its job, so that a turn that handles a part of a job's answers has a message as well.
+
+The first waiting job of a controller takes nodes of others while its own do not suffice: Algorithm 2 of the paper, with
+compare-and-swap on a free list that returns the present one on failure. A job that misses too often in a row gives all
+back, pauses and begins again, so that no two jobs wait for each other forever.
 
 Each version of a free list has a number. Times are seconds. Pure loops that numba compiles (`compiled`).
 """
@@ -36,6 +38,12 @@ QUEUED, STEALING, STARTED, ENDING, DONE = range(5)
 MESSAGES, CONFLICTS, RELEASES, STORE_BUSY, EVENTS, RANDOMS, SEQUENCE = range(7)
 """What `World.counts` has."""
 
+TURN, READ = 0.05, 0.2
+"""The most seconds for which a turn reads answers, as in `drom scheduler`, and the part of a node's costs that this is;
+the other part, to store and to send, has no bound. A message of an agent takes about 50 of 290 microseconds to read."""
+SHARES = 8
+"""The most parts in which the answers of a round arrive from nodes that share cores: one for each turn that fits."""
+
 Heap = list[tuple[float, int, int, int, int]]
 """Events: the time, a number that orders those of one time, the kind, a controller, job or loan, and more."""
 
@@ -64,7 +72,7 @@ class Costs(NamedTuple):
     launch: float = 0.0
     """From a request to run a program that does nothing until its end."""
     answer: float = 0.0
-    """An agent's CPU time for a node of a job; it counts where all share a machine."""
+    """What a node of a job takes on the cores that nodes share, if they do."""
     submit: float = 0.0
     """From a submission to the next one of the same user."""
 
@@ -97,7 +105,7 @@ class World(NamedTuple):
     options: Options
     counts: Floats
     cores: Floats
-    """When each core of the machine is free that all share; empty if each part has its own."""
+    """When each core is free that nodes share; empty if each has its own."""
     servers: Floats
     """When each core of the store is free."""
     # by controller
@@ -144,6 +152,10 @@ class World(NamedTuple):
     stamp: Ints
     """How often a job was woken: events with an older stamp are void."""
     loans: Ints
+    arrived: Ints
+    """Answers of its nodes that have arrived, and are not handled yet."""
+    left: Ints
+    """Answers of the present round that are not handled yet."""
     link: Ints
     behind: Ints
     submitted: Floats
@@ -188,10 +200,7 @@ def occupy(cores: Floats, now: float, seconds: float) -> float:
 def work(w: World, c: int, now: float, seconds: float) -> float:
     """Add work to a controller, and return when it ends."""
     w.busy[c] += seconds
-    seconds *= w.rate[c]
-    if len(w.cores):
-        return occupy(w.cores, now, seconds)
-    w.cpu[c] = max(now, w.cpu[c]) + seconds
+    w.cpu[c] = max(now, w.cpu[c]) + seconds * w.rate[c]
     return float(w.cpu[c])
 
 
@@ -201,15 +210,37 @@ def ask(w: World, now: float, messages: int, load: float) -> float:
     seconds = messages * w.costs.store + load
     w.counts[MESSAGES] += messages
     w.counts[STORE_BUSY] += seconds
-    return occupy(w.cores if len(w.cores) else w.servers, now, seconds) + w.costs.latency
+    return occupy(w.servers, now, seconds) + w.costs.latency
 
 
 @routine
-def reach(w: World, now: float, j: int, seconds: float) -> float:
-    """Return when the controller of a job knows that all nodes have answered a request."""
-    done = now + seconds
-    if len(w.cores):
-        done = max(done, occupy(w.cores, now, w.costs.answer * w.size[j] / 2))
+def answer(w: World, now: float, messages: int) -> float:
+    """Have nodes answer so many messages on the cores that they share, if they do; return when they have."""
+    done = now
+    for i in range(len(w.cores)):
+        w.cores[i] = max(now, w.cores[i]) + w.costs.answer * messages / 2 / len(w.cores)
+        done = max(done, w.cores[i])
+    return done
+
+
+@routine
+def request(w: World, heap: Heap, j: int, now: float, done: float) -> None:
+    """Send a job's nodes a request; those that share cores have answered at `done`, in parts while a turn fits."""
+    w.left[j] = w.size[j] + 1 if w.phase[j] == STARTED else w.size[j] - 1
+    least = now + (w.costs.launch if w.phase[j] == STARTED else w.costs.agent)
+    parts, turn = 1, w.costs.message * w.rate[w.home[j]] + w.costs.store + w.costs.latency
+    if w.loans[j] == NOBODY and done - now > turn:
+        parts = min(SHARES, w.left[j], int((done - now) / max(turn, 1e-9)))
+    sent = 0
+    for part in range(1, parts + 1):
+        count = w.left[j] * part // parts - sent
+        sent += count
+        push(w, heap, reach(w, now, j, max(least, now + (done - now) * part / parts)), REPORT, j, count)
+
+
+@routine
+def reach(w: World, now: float, j: int, done: float) -> float:
+    """Return when the controller of a job knows that all nodes have answered a request, which they do at `done`."""
     if w.loans[j] == NOBODY:
         return done
     polls = 1 if w.options.watch else 1 + int((done - now) / w.options.sleep)
@@ -232,10 +263,12 @@ def append(first: Ints, last: Ints, link: Ints, c: int, j: int) -> None:
 
 
 @routine
-def arrive(w: World, heap: Heap, j: int, now: float) -> None:
-    """Put a job into the inbox of its controller."""
+def arrive(w: World, heap: Heap, j: int, answers: int, now: float) -> None:
+    """Put a job, or so many answers of its nodes, into the inbox of its controller."""
     c = w.home[j]
-    append(w.inbox, w.inbox_end, w.link, c, j)
+    if not w.arrived[j]:
+        append(w.inbox, w.inbox_end, w.link, c, j)
+    w.arrived[j] += answers
     begin_turn(w, heap, c, now)
 
 
@@ -246,28 +279,45 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
         return
     costs, seconds, j = w.costs, 0.0, w.inbox[c]
     messages = 0 if j == NOBODY else 1
-    w.inbox[c], w.load[c] = NOBODY, 0.0
-    while j != NOBODY:
-        following, size = w.link[j], w.size[j]
+    w.load[c] = 0.0
+    time = TURN / w.rate[c]
+    while j != NOBODY and time > 0:
+        following = w.link[j]
         if w.phase[j] == QUEUED:
             seconds += costs.job
             w.load[c] += costs.store_job
             append(w.first, w.last, w.behind, c, j)
             w.queued[c] += 1
         else:
-            part = (size + 1) / 2 if w.phase[j] == STARTED else (size - 1) / 2
-            seconds += costs.node * part
-            w.load[c] += costs.store_node * part
-            w.phase[j] = ENDING if w.phase[j] == STARTED and size > 1 else DONE
-            if w.phase[j] == DONE:
-                give_back(w, heap, j, now)
-            w.link[j] = w.outbox[c]
-            w.outbox[c] = j
+            count, each = w.arrived[j], costs.node / 2
+            if count * each * READ > time:
+                count = max(1, int(time / each / READ))
+            time -= count * each * READ
+            seconds += count * each
+            w.load[c] += count * costs.store_node / 2
+            w.arrived[j] -= count
+            w.left[j] -= count
+            if w.arrived[j]:
+                break
+            if not w.left[j]:
+                end_round(w, heap, j, now)
         j = following
+    w.inbox[c] = j
     messages += place(w, c, now)
     if messages:
         w.turn[c] = messages
         push(w, heap, work(w, c, now, seconds + messages * costs.message), STORE, c, w.robbed[c])
+
+
+@routine
+def end_round(w: World, heap: Heap, j: int, now: float) -> None:
+    """Have a job whose nodes have all answered go on when the turn of its controller ends."""
+    c = w.home[j]
+    w.phase[j] = ENDING if w.phase[j] == STARTED and w.size[j] > 1 else DONE
+    if w.phase[j] == DONE:
+        give_back(w, heap, j, now)
+    w.link[j] = w.outbox[c]
+    w.outbox[c] = j
 
 
 @routine
@@ -335,7 +385,12 @@ def stored(w: World, heap: Heap, c: int, robbed: int, now: float) -> None:
 def end_turn(w: World, heap: Heap, c: int, now: float) -> None:
     """Send what follows from a turn, and begin the next one if there is something to do."""
     w.turn[c] = NOBODY
-    j = w.outbox[c]
+    j, messages = w.outbox[c], 0
+    while j != NOBODY:
+        if w.phase[j] == STARTED or w.phase[j] == ENDING:
+            messages += w.size[j] - (w.phase[j] == ENDING)
+        j = w.link[j]
+    done, j = answer(w, now, messages), w.outbox[c]
     w.outbox[c] = NOBODY
     while j != NOBODY:
         following = w.link[j]
@@ -344,8 +399,7 @@ def end_turn(w: World, heap: Heap, c: int, now: float) -> None:
         elif w.phase[j] == DONE:
             w.ended[j] = now
         else:
-            seconds = w.costs.launch if w.phase[j] == STARTED else w.costs.agent
-            push(w, heap, reach(w, now, j, seconds), REPORT, j, 0)
+            request(w, heap, j, now, done)
         j = following
     refresh(w, heap, c, now)
 
@@ -421,7 +475,7 @@ def begin(w: World, heap: Heap, j: int, now: float) -> None:
     """Start a job that has all its nodes, so that the next one of its controller is considered."""
     c = w.home[j]
     w.phase[j], w.allocated[j], w.thief[c] = STARTED, now, NOBODY
-    push(w, heap, reach(w, now, j, w.costs.launch), REPORT, j, 0)
+    request(w, heap, j, now, answer(w, now, w.size[j]))
     begin_turn(w, heap, c, now)
 
 
@@ -607,7 +661,7 @@ def let_go(w: World, heap: Heap, j: int, now: float) -> None:
 def handle(w: World, heap: Heap, kind: int, who: int, more: int, now: float) -> None:  # noqa: PLR0917 - by position
     """Carry out an event."""
     if kind in (SUBMIT, REPORT):
-        arrive(w, heap, who, now)
+        arrive(w, heap, who, more, now)
     elif kind == STORE:
         stored(w, heap, who, more, now)
     elif kind == WAKE and more:

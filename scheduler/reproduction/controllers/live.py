@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real schedulers on a real etcd of three members with emulated nodes: what a job costs, and how well the model fits.
 
-Emulated nodes answer as agents do, and run nothing. Times to launch a program are measured with two real agents. CPU
-times are those of processes, since other work on the machine disturbs all others.
+Emulated nodes answer as agents do, and run nothing. Times to launch a program are measured with two real agents.
+
+Costs are CPU times of processes, which other work on the machine hardly changes. It changes how long things take: each
+run also measures how long its processes waited for a core, and how long small messages to the store took meanwhile.
+With these `Conditions` the model says how long a run takes on this machine, beside the other work.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import statistics
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -41,9 +45,12 @@ if TYPE_CHECKING:
     from drom.scheduler.interface import Floats, Ints
     from drom.scheduler.testbed.etcd import Member
     from drom.scheduler.testbed.local import Client
+    from typing_extensions import Self
 
 PARTITION = 50
 """The nodes of a controller of several, as in the paper."""
+PER_PROCESS = 250
+"""The most emulated nodes of a process."""
 MOST_IN_ORDER = 50
 """The most different jobs of an order."""
 IDLE_S = 5.0
@@ -51,6 +58,8 @@ LOOK_S = 0.2
 """Seconds between two questions whether all jobs are over: each costs the controller CPU time."""
 TRIES = 20
 """Messages to the store, and launches, of which the lower quartile counts: other work only makes them longer."""
+PROBE_S = 0.05
+"""Seconds between small messages to the store while a run goes on."""
 REPEATS = 3
 SINGLE = "one by one"
 """Small jobs in an order each, which more messages to the store belong to."""
@@ -73,6 +82,18 @@ class Used(NamedTuple):
         return Used(*(now - then for now, then in zip(self, before, strict=True)))
 
 
+class Conditions(NamedTuple):
+    """How other work on the machine disturbed a run.
+
+    `message` is the mean of seconds that small messages to the store took. `controllers` and `nodes` are for how long
+    the main threads of these ran or waited for a core, for each second of CPU time that their processes used.
+    """
+
+    message: float
+    controllers: float = 1.0
+    nodes: float = 1.0
+
+
 class Run(NamedTuple):
     """A real run: its setup and jobs, the seconds from the first submission to the last end, and what it used."""
 
@@ -84,6 +105,7 @@ class Run(NamedTuple):
     submit: float
     """The seconds that an order took, per job."""
     used: Used
+    conditions: Conditions
     load: float
     """The machine's load average at its end."""
 
@@ -98,24 +120,40 @@ class Measured(NamedTuple):
     """The same, with the CPU time of all members of the store."""
 
     def predicted(self, run: Run) -> Result:
-        """Return what the model says of a run, on one machine with the cores of this one."""
-        setup = run.setup._replace(cores=len(os.sched_getaffinity(0)), order=MOST_IN_ORDER)
-        return simulate(setup, np.array(run.sizes), self.members, ALONE)
+        """Return what the model says of a run under its conditions; its CPU time is without waits."""
+        setup = run.setup._replace(cores=_processes(run.setup), order=MOST_IN_ORDER)
+        costs, waits = self.members, run.conditions
+        longer = {name: getattr(costs, name) * waits.controllers for name in ("message", "job", "node", "beat")}
+        longer |= {"latency": max(0.0, waits.message - costs.store), "answer": costs.answer * waits.nodes}
+        costs = costs._replace(**longer, submit=run.submit)
+        found = simulate(setup, np.array(run.sizes), costs, ALONE)
+        return found._replace(cpu=found.cpu / waits.controllers)
+
+
+class Place(NamedTuple):
+    """A controller: a connection for orders, the addresses of its metrics and for agents, and its process."""
+
+    client: Client
+    metrics: str
+    agents: str
+    pid: int
 
 
 class Cluster:
     """Controllers with emulated nodes, on one etcd."""
 
-    def __init__(
-        self, setup: Setup, clients: dict[str, Client], metrics: list[str], members: list[Member], nodes: list[int]
-    ) -> None:
-        self._setup, self._clients, self._metrics, self._nodes = setup, clients, metrics, nodes
+    def __init__(self, setup: Setup, places: dict[str, Place], members: list[Member], nodes: list[int]) -> None:
+        self._setup, self._nodes = setup, nodes
+        self._clients = {home: place.client for home, place in places.items()}
+        self._metrics = [place.metrics for place in places.values()]
+        self._controllers = [place.pid for place in places.values()]
         self._members, self._leader = members, next(member for member in members if member.is_leader)
         self.idle = Used(0, 0, 0, 0, 0)
         """What is used per second when there are no jobs."""
-        before = self._used()
-        time.sleep(IDLE_S)
-        self.idle = Used(*(value / IDLE_S for value in self._used().since(before)))
+        with Probe(self._members):
+            before = self._used()
+            time.sleep(IDLE_S)
+            self.idle = Used(*(value / IDLE_S for value in self._used().since(before)))
 
     def _used(self) -> Used:
         told = [_scrape(address) for address in self._metrics]
@@ -126,6 +164,10 @@ class Cluster:
             _cpu([_pid(member) for member in self._members]),
             _cpu(self._nodes),
         )
+
+    def _runnable(self) -> tuple[float, float]:
+        """Return for how many seconds the main threads of all controllers, and of nodes, ran or waited for a core."""
+        return sum(map(_ran, self._controllers)), sum(map(_ran, self._nodes))
 
     def latency(self) -> float:
         """Return how long a small message to the store takes."""
@@ -139,11 +181,13 @@ class Cluster:
 
     def run(self, workload: str, sizes: Ints, *, at_once: int = MOST_IN_ORDER) -> Run:
         """Submit jobs with these sizes, `at_once` in an order, and wait until all are over."""
-        before, begin = self._used(), time.monotonic()
+        before, begin, ready = self._used(), time.monotonic(), self._runnable()
         parts = sizes.reshape(self._setup.controllers, -1).tolist()
-        with ThreadPoolExecutor(len(parts)) as pool:
+        with Probe(self._members) as probe, ThreadPoolExecutor(len(parts)) as pool:
             spans = list(pool.map(partial(_run_part, at_once=at_once), self._clients.items(), parts))
         used, idle = self._used().since(before), time.monotonic() - begin
+        controllers, nodes = (now - then for now, then in zip(self._runnable(), ready, strict=True))
+        conditions = Conditions(probe.mean, _ratio(controllers, used.controllers), _ratio(nodes, used.nodes))
         return Run(
             self._setup,
             workload,
@@ -152,8 +196,63 @@ class Cluster:
             sum(len(part) / (span.end - span.begin) for part, span in zip(parts, spans, strict=True)),
             min(span.submit for span in spans),
             Used(*(max(0.0, value - idle * rate) for value, rate in zip(used, self.idle, strict=True))),
+            conditions,
             os.getloadavg()[0],
         )
+
+
+class Probe:
+    """Sends small messages to the store while its block runs, and measures the `mean` of seconds that they take.
+
+    What its thread waits for a core does not count.
+    """
+
+    def __init__(self, members: list[Member]) -> None:
+        self._store = Etcd(StoreAddress(tuple(member.at for member in members), "latency"))
+        self._stop, self._took = threading.Event(), list[float]()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+        self._store.close()
+
+    def _run(self) -> None:
+        own = Path("/proc/thread-self/schedstat")
+        while not (self._took and self._stop.wait(PROBE_S)):
+            begin, waited = time.monotonic(), _counted(own)[1]
+            self._store.transact([], [put("latency/probe", b"x")], "latency/probe", PATIENCE)
+            self._took.append(time.monotonic() - begin - (_counted(own)[1] - waited))
+
+    @property
+    def mean(self) -> float:
+        """The mean of seconds that a message took."""
+        return statistics.mean(self._took)
+
+
+def _counted(path: Path) -> tuple[float, float]:
+    """Return the seconds that a thread ran, and those that it waited for a core; none where Linux does not count."""
+    try:
+        ran, waited, _ = path.read_text(encoding="ascii").split()
+    except OSError:
+        return 0.0, 0.0
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
+def _ran(pid: int) -> float:
+    """Return the seconds that the main thread of a process ran or waited for a core."""
+    return sum(_counted(Path(f"/proc/{pid}/schedstat")))
+
+
+def _ratio(runnable: float, used: float) -> float:
+    """Return seconds for each second of CPU time; 1 where Linux does not count them."""
+    return runnable / used if runnable and used else 1.0
 
 
 class _Span(NamedTuple):
@@ -205,31 +304,49 @@ def _cpu(pids: Sequence[int]) -> float:
 def cluster(setup: Setup) -> Iterator[Cluster]:
     """Run schedulers, each with a home partition of emulated nodes. Raises SchedulerError or ControlError."""
     with TemporaryDirectory(prefix="drom-controllers-") as scratch, ExitStack() as stack:
-        folder, clients, metrics, nodes = Path(scratch), dict[str, "Client"](), list[str](), list[AgentProcess]()
+        folder, places, nodes = Path(scratch), dict[str, Place](), list[AgentProcess]()
         own = keys.make(folder / "keys")
         members = stack.enter_context(etcd.running(folder, 3))
         store = f"etcd://{','.join(member.at for member in members)}/controllers"
         options = ["--policy", "fcfs", "--store", store, "--lease", "60", "--silence", "1000", "--no-lend"]
         options += ["--keys", str(own.folder), "--agents", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
         for home in (f"p{number}" for number in range(setup.controllers)):
-            clients[home] = stack.enter_context(scheduler(folder / home, *options, "--home-partition", home))
-            log = folder / home / "scheduler.log"
-            await_condition(lambda: "ready" in _ports(log))  # noqa: B023 - it is awaited here
-            ports = _ports(log)
-            metrics.append(f"http://127.0.0.1:{ports['metrics']}/metrics")
-            for begin in range(0, setup.nodes, PARTITION):
-                count = min(PARTITION, setup.nodes - begin)
-                words = [f"tcp://127.0.0.1:{ports['ready']}", str(own.folder), home, str(begin), str(count)]
-                nodes.append(_nodes(folder, words))
-                stack.callback(nodes[-1].close, PATIENCE)
-        for home, client in clients.items():
-            await_condition(partial(_are_up, client, home, setup.nodes), [one.process for one in nodes])
-        yield Cluster(setup, clients, metrics, members, [one.pid for one in nodes])
+            client = stack.enter_context(scheduler(folder / home, *options, "--home-partition", home))
+            places[home] = _place(client, folder / home / "scheduler.log")
+        for words in _shared_out(setup, places):
+            nodes.append(_nodes(folder, [str(own.folder), *words]))
+            stack.callback(nodes[-1].close, PATIENCE)
+        for home, place in places.items():
+            await_condition(partial(_are_up, place.client, home, setup.nodes), [one.process for one in nodes])
+        yield Cluster(setup, places, members, [one.pid for one in nodes])
 
 
-def _ports(log: Path) -> dict[str, str]:
-    """Return the ports that a scheduler has logged, by event."""
-    return dict(re.findall(r"event=(\w+) .*\b(?:port|agents)=(\d+)", log.read_text(encoding="utf-8")))
+def _place(client: Client, log: Path) -> Place:
+    """Return what a controller has logged of itself."""
+
+    def found(pattern: str) -> list[str]:
+        return re.findall(pattern, log.read_text(encoding="utf-8"))
+
+    await_condition(lambda: bool(found("event=ready")))
+    (metrics,), (agents,), (pid,) = map(found, (r"event=metrics .*port=(\d+)", r"agents=(\d+)", r"pid=(\d+)"))
+    return Place(client, f"http://127.0.0.1:{metrics}/metrics", f"tcp://127.0.0.1:{agents}", int(pid))
+
+
+def _processes(setup: Setup) -> int:
+    """Return how many processes have all nodes of a setup."""
+    return -(-setup.controllers * setup.nodes // PER_PROCESS)
+
+
+def _shared_out(setup: Setup, places: dict[str, Place]) -> Iterator[list[str]]:
+    """Yield words for each process of nodes: ADDRESS HOME FIRST COUNT for each group of nodes."""
+    step = min(PARTITION, setup.nodes)
+    groups = [
+        [place.agents, home, str(first), str(min(step, setup.nodes - first))]
+        for home, place in places.items()
+        for first in range(0, setup.nodes, step)
+    ]
+    for number in range(_processes(setup)):
+        yield [word for group in groups[number :: _processes(setup)] for word in group]
 
 
 def _are_up(client: Client, home: str, count: int) -> bool:
@@ -243,10 +360,12 @@ def _nodes(folder: Path, words: list[str]) -> AgentProcess:
     return AgentProcess([*WITH_US, *python_command.python(code, *words)], folder / "nodes.log", clean_environment())
 
 
-def serve(address: str, own: str, home: str, begin: str, count: str) -> None:
-    """Be the nodes of a home partition with these numbers, until this process is ended."""
-    sizes = (NodeSize(f"{home}-{number}", 1, {}) for number in range(int(begin), int(begin) + int(count)))
-    with closing(EmulatedNodes(address, sizes, keys.load(Path(own)), home=home)) as nodes:
+def serve(own: str, *words: str) -> None:
+    """Be the nodes in `words`, ADDRESS HOME FIRST COUNT for each group, until this process is ended."""
+    with closing(EmulatedNodes("", (), keys.load(Path(own)))) as nodes:
+        for address, home, first, count in zip(*[iter(words)] * 4, strict=True):
+            numbers = range(int(first), int(first) + int(count))
+            nodes.connect(address, (NodeSize(f"{home}-{number}", 1, {}) for number in numbers), home)
         while True:
             nodes.serve(time.monotonic() + 1)
 
@@ -271,11 +390,14 @@ def measure(nodes: int, seed: int, show: Callable[[float], None] = lambda _: Non
     measured = Measured(
         [], base._replace(**_fitted(runs, "leader")), base._replace(**_fitted(runs, "members"), launch=0.0, agent=0.0)
     )
+    beats = [base.beat]
     for setup in setups(nodes):
         with cluster(setup) as some:
+            beats.append(some.idle.controllers / setup.controllers / setup.nodes)
             runs += [some.run(work.name, sizes_of(work, setup, seed)) for work in WORK for _ in range(REPEATS)]
         show(0.5 + 0.5 * (setup.controllers > 1))
-    return measured._replace(runs=runs)
+    beat = min(beats)  # with few nodes most is what a controller does for itself
+    return Measured(runs, *(one._replace(beat=beat) for one in (measured.costs, measured.members)))
 
 
 def setups(nodes: int) -> list[Setup]:

@@ -35,8 +35,23 @@ def lines(found: Measured) -> Iterator[str]:
     rows = [[words, f"{1e3 * getattr(found.costs, name):.3f}"] for name, words in _COSTS.items()]
     yield from table(["", "ms"], rows, " >")
     yield ""
-    yield "Real runs, medians with extremes, and the model: all on this machine, without stealing"
-    heads = ("controllers", "nodes", "CPU s", "model", "", "messages", "model", "jobs/s", "model", "", "load")
+    yield "Real runs and the model: medians with extremes, all on this machine, without stealing. The model has the"
+    yield "waits of each run: for how long controllers ran or waited for a core, for each second of their CPU time"
+    heads = (
+        "controllers",
+        "nodes",
+        "CPU s",
+        "model",
+        "",
+        "messages",
+        "model",
+        "",
+        "seconds",
+        "model",
+        "",
+        "waits",
+        "load",
+    )
     yield from table(["jobs", *heads], [_row(found, runs) for runs in _grouped(found)], " " + ">" * len(heads))
 
 
@@ -49,22 +64,26 @@ def _grouped(found: Measured) -> Iterator[list[Run]]:
 
 
 def _row(found: Measured, runs: list[Run]) -> list[str]:
-    first, model = runs[0], found.predicted(runs[0])
-    cpu, rate = [run.used.controllers for run in runs], [run.throughput for run in runs]
+    first, models = runs[0], [found.predicted(run) for run in runs]
+    real = {
+        "cpu": [run.used.controllers for run in runs],
+        "messages": [run.used.messages / len(run.sizes) for run in runs],
+        "seconds": [run.seconds for run in runs],
+    }
     return [
         first.workload,
         str(first.setup.controllers),
         str(first.setup.nodes),
-        _spread(cpu),
-        f"{model.cpu:.3g}",
-        f"{model.cpu / median(cpu) - 1:+.0%}",
-        _spread([run.used.messages / len(run.sizes) for run in runs]),
-        f"{model.messages:.3g}",
-        _spread(rate),
-        f"{model.throughput:.3g}",
-        f"{model.throughput / median(rate) - 1:+.0%}",
-        f"{median(run.load for run in runs):.0f}",
+        *(cell for name, values in real.items() for cell in _compared(values, [getattr(one, name) for one in models])),
+        _spread([run.conditions.controllers for run in runs]),
+        _spread([run.load for run in runs]),
     ]
+
+
+def _compared(real: list[float], model: list[float]) -> tuple[str, str, str]:
+    """Return what was measured, what the model says of these runs, and by how much it differs."""
+    differs = median(said / was - 1 for said, was in zip(model, real, strict=True))
+    return _spread(real), f"{median(model):.3g}", f"{differs:+.0%}"
 
 
 def _spread(values: list[float]) -> str:
@@ -75,7 +94,9 @@ def to_json(found: Measured, seed: int) -> dict[str, Any]:
     """Return all results as JSON values."""
     costs = {"costs_s": found.costs._asdict(), "one_machine_costs_s": found.members._asdict()}
     rows = [
-        run._asdict() | {"setup": run.setup._asdict(), "used": run.used._asdict(), "model": _model(found, run)}
+        run._asdict()
+        | {name: getattr(run, name)._asdict() for name in ("setup", "used", "conditions")}
+        | {"model": _model(found, run)}
         for run in found.runs
     ]
     return {"schema_version": 1, "seed": seed, **costs, "runs": rows}

@@ -33,9 +33,9 @@ WORKLOADS = (SMALL, MEDIUM, LARGE)
 
 
 class Setup(NamedTuple):
-    """Controllers, the nodes of each, the jobs of each, and the machines.
+    """Controllers with a core each, the nodes of each, the jobs of each, and the cores of the store.
 
-    All share a machine of `cores` cores; with 0 of them each controller has a core, and the store `store_cores`.
+    All nodes share `cores` cores; with 0 of them each has its own.
     """
 
     controllers: int
@@ -53,7 +53,7 @@ class Result(NamedTuple):
     throughput: float
     """Jobs per second: the sum over controllers, each from its first submission to its last end, as in the paper."""
     seconds: float
-    """Until the last end."""
+    """From the first submission to the last end."""
     messages: float
     """To the store, per job."""
     allocate: float
@@ -143,6 +143,8 @@ def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
         waits=whole(count, NOBODY),
         stamp=whole(count),
         loans=whole(count, NOBODY),
+        arrived=whole(count),
+        left=whole(count),
         link=whole(count, NOBODY),
         behind=whole(count, NOBODY),
         submitted=np.multiply(place, costs.submit, dtype=np.float64),
@@ -161,12 +163,12 @@ def _result(setup: Setup, world: World, end: float) -> Result:
     spans = world.ended.reshape(shape).max(axis=1) - world.submitted.reshape(shape).min(axis=1)
     return Result(
         throughput=float((setup.jobs / spans).sum()),
-        seconds=float(world.ended.max()),
+        seconds=float(world.ended.max() - world.submitted.min()),
         messages=float(world.counts[events.MESSAGES]) / jobs,
         allocate=float((world.allocated - world.asked).mean()),
         conflicts=float(world.counts[events.CONFLICTS]) / jobs,
         releases=float(world.counts[events.RELEASES]) / jobs,
-        store=float(world.counts[events.STORE_BUSY]) / end / (setup.cores or setup.store_cores),
+        store=float(world.counts[events.STORE_BUSY]) / end / setup.store_cores,
         busiest=float(world.busy.max()) / end,
         cpu=float(world.busy.sum()),
     )

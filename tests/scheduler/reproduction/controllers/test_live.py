@@ -3,17 +3,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import numpy as np
 import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.controllers import events, live
 from drom.scheduler.reproduction.controllers.experiment import COSTS
-from drom.scheduler.reproduction.controllers.live import SINGLE, Measured, Run, Used, cluster, fit, setups
+from drom.scheduler.reproduction.controllers.live import (
+    SINGLE,
+    Conditions,
+    Measured,
+    Place,
+    Run,
+    Used,
+    _shared_out,
+    cluster,
+    fit,
+    setups,
+)
 from drom.scheduler.reproduction.controllers.live_table import lines, to_json
 from drom.scheduler.reproduction.controllers.model import SMALL, Setup, sizes_of
 from drom.scheduler.testbed import etcd
 
 from tests.support.prometheus import tool
+
+if TYPE_CHECKING:
+    from drom.scheduler.reproduction.controllers.model import Result
+    from drom.scheduler.testbed.local import Client
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +80,41 @@ def test_setups_have_the_same_jobs() -> None:
     assert one.jobs == many.controllers * many.jobs
 
 
+def test_waits_make_a_run_longer_and_no_more_costly() -> None:
+    """The model of a run has the waits of its controllers, of messages and of its nodes, but CPU times without them."""
+    setup = Setup(2, 50, 10)
+    sizes = tuple(sizes_of(SMALL, setup, 1).tolist())
+
+    def predicted(conditions: Conditions) -> Result:
+        run = Run(setup, "small", sizes, 1.0, 1.0, 1e-3, Used(5, 1, 1, 1, 1), conditions, 2.0)
+        return Measured([run], COSTS, COSTS._replace(launch=0.0, agent=0.0, answer=1e-3)).predicted(run)
+
+    quiet = predicted(Conditions(0.003))
+    for one in (Conditions(0.1), Conditions(0.003, controllers=9.0), Conditions(0.003, nodes=30.0)):
+        busy = predicted(one)
+        assert busy.seconds > quiet.seconds
+        assert busy.cpu == pytest.approx(quiet.cpu, rel=0.5)  # turns are other ones
+
+
+@pytest.mark.parametrize(("controllers", "nodes", "processes"), [(1, 500, 2), (10, 50, 2), (1, 3, 1), (3, 50, 1)])
+def test_few_processes_have_all_nodes(controllers: int, nodes: int, processes: int) -> None:
+    """Each node is in one of them, which have equally many if they can."""
+    homes = {f"p{number}": Place(cast("Client", None), "", f"tcp://{number}", 0) for number in range(controllers)}
+    words = list(_shared_out(Setup(controllers, nodes, 1), homes))
+    assert len(words) == processes
+    counts = [sum(map(int, one[3::4])) for one in words]
+    assert sum(counts) == controllers * nodes
+    assert max(counts) - min(counts) <= nodes
+    groups = [tuple(one[at : at + 3]) for one in words for at in range(0, len(one), 4)]
+    assert len(set(groups)) == len(groups)
+
+
 def test_results_as_lines_and_as_json() -> None:
     """A row for each cost, and one for each setup and workload, except for those from which costs follow alone."""
     setup = Setup(1, 50, 50)
-    sizes = tuple(sizes_of(SMALL, setup, 1).tolist())
+    sizes, usual = tuple(sizes_of(SMALL, setup, 1).tolist()), Conditions(0.003)
     runs = [
-        Run(setup, name, sizes, 0.5, 100.0 + number, 0.001, Used(5, 0.05, 0.1, 0.3, 0.1), 2.0)
+        Run(setup, name, sizes, 0.5, 100.0 + number, 0.001, Used(5, 0.05, 0.1, 0.3, 0.1), usual, 2.0)
         for number, name in enumerate((SINGLE, *["small"] * 3))
     ]
     found = Measured(runs, COSTS, COSTS)
@@ -76,5 +122,6 @@ def test_results_as_lines_and_as_json() -> None:
 
     assert text[2].split()[-1] == "1.710"
     assert text[-1].split()[:3] == ["small", "1", "50"]
-    assert "102 (101 to 103)" in text[-1]
+    assert text[-1].count("0.5 (0.5 to 0.5)") == 1
+    assert to_json(found, 1)["runs"][1]["conditions"] == {"message": 0.003, "controllers": 1.0, "nodes": 1.0}
     assert [one["model"] is None for one in to_json(found, 1)["runs"]] == [True, False, False, False]

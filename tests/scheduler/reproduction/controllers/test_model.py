@@ -33,16 +33,32 @@ def sizes(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def test_what_a_job_takes() -> None:
     """A job of two nodes has three turns and four messages: it is placed, it has started, its last node has left it."""
+    unit = 1e-6  # so that no turn has too much to do
     cpu = Costs(message=1, job=10, node=100, store=1000, store_job=1e4, store_node=1e5)
-    costs = cpu._replace(latency=1e6, launch=1e7, agent=1e8)
+    costs = Costs(*(unit * cost for cost in cpu._replace(latency=1e6, launch=1e7, agent=1e8)))
     found = simulate(Setup(1, 2, 1), sizes(2), costs, Options(pick=NONE, watch=True))
 
     placed = 10 + 2 * 1 + 2 * 1000 + 1e4 + 2 * 1e6
     ended = 1e7 + 1.5 * 100 + 1 + 1000 + 1.5e5 + 1e6
     left = 1e8 + 0.5 * 100 + 1 + 1000 + 0.5e5 + 1e6
-    assert found.seconds == pytest.approx(placed + ended + left)
+    assert found.seconds == pytest.approx(unit * (placed + ended + left))
     assert (found.messages, found.conflicts, found.releases) == (4, 0, 0)
-    assert found.cpu == pytest.approx(10 + 200 + 4)
+    assert found.cpu == pytest.approx(unit * (10 + 200 + 4))
+
+
+def test_a_turn_is_bounded() -> None:
+    """Answers that take longer than a turn may are handled in several turns, each with a message to the store."""
+    costs = Costs(node=2 * events.TURN / events.READ / 100)
+    options = Options(pick=NONE, watch=True)
+    found = [simulate(Setup(1, 200, 1), sizes(size), costs, options).messages for size in (99, 100, 200)]
+    assert found == [2 + 1 + 1, 2 + 2 + 1, 2 + 3 + 2]
+
+
+def test_answers_of_nodes_that_share_cores_arrive_in_parts() -> None:
+    """A controller that has nothing else to do has a message to the store for each part."""
+    costs, options = Costs(answer=1.0, latency=1e-3), Options(pick=NONE, watch=True)
+    alone, shared = (simulate(Setup(1, 99, 1, cores=cores), sizes(99), costs, options).messages for cores in (0, 1))
+    assert (alone, shared) == (4, 2 + 2 * events.SHARES)
 
 
 def test_nodes_of_others() -> None:
