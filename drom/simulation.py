@@ -185,7 +185,7 @@ def simulate(
         partition: The nodes of partitions by number, such as `{2: "0-99"}`.
         classes: Shares of classes, such as `{"malleable": 0.3}`; by default all jobs are malleable.
         predict: The run times for planning: user, recent or learned.
-        adaptive: Properties of the jobs of a pool, such as `{"minimum": 0.5}`.
+        adaptive: Properties of the jobs of a pool, or under `sd` of those that may leave nodes: `{"minimum": 0.5}`.
         evolving: Jobs whose range changes while they run: a fraction, or a table.
         contracts: Deadlines and pay-off: a table, or parameters to draw them, such as `{"tight": 2}`.
         failures: Failures of nodes, such as `{"rate": 0.5}` for each node and year, or `{"trace": "failures.csv"}`.

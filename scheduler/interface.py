@@ -99,7 +99,9 @@ class Jobs(NamedTuple):
     shared: Ints
     """The number of nodes that a running job shares."""
     least: Ints
-    """The fewest processors of a pool that a job can use."""
+    """The fewest processors of a pool that a job can use; without a pool its fewest nodes: all that it asks for, unless
+    it may leave some.
+    """
     most: Ints
     """The most processors of a pool that a job can use."""
     held: Ints
@@ -240,7 +242,8 @@ def resize(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
     """Shrink or expand a running job on some of its nodes.
 
     `job` is its index, `nodes` are numbers of nodes that it has, and `cores` is the number of cores that it gets of
-    each of them, at least 1. The driver rejects the row if a node lacks these cores, or if the job is not malleable.
+    each of them: at least 1, or 0 if it has cores on at least ``jobs.least[job]`` others of its nodes. The driver
+    rejects the row if a node lacks these cores, or if the job is not malleable.
     """
     add(actions, RESIZE, job, append(actions, nodes), len(nodes), cores)
 

@@ -80,10 +80,10 @@ def shared(run: Simulation, job: int) -> list[str]:
         prices = ", ".join(
             f"{_name(run, mates[i : i + 1])} {_cost(run, job, int(mates[i]))}" for i in range(len(mates))
         )
-        told.append(
-            f"It started as a guest with {run.world.given[job]} of {cores} cores of each node. "
-            f"Its mates shrank for it, which has cost them: {prices}."
-        )
+        how = f"as a guest with {run.world.given[job]} of {cores} cores of each node. Its mates shrank for it"
+        if run.world.given[job] == cores:
+            how = f"with all cores of {counted(_common(run, job, mates), 'node')} that its mates left for it"
+        told.append(f"It started {how}, which has cost them: {prices}.")
     if len(guests):
         prices = ", ".join(
             f"{_name(run, guests[i : i + 1])} {_cost(run, int(guests[i]), job)}" for i in range(len(guests))
@@ -92,18 +92,19 @@ def shared(run: Simulation, job: int) -> list[str]:
     return told
 
 
+def _common(run: Simulation, job: int, others: Ints) -> int:
+    """Return how many nodes of a job other jobs have as well."""
+    return sum(int(np.isin(_nodes(run, job), _nodes(run, int(other))).sum()) for other in others)
+
+
 def mates_of(run: Simulation, job: int) -> Ints:
     """Return the mates of a job: the jobs with nodes on which it started as a guest."""
-    if not 0 < run.world.given[job] < run.machine.cores:
-        return np.empty(0, np.int64)
     return _on_its_nodes(run, job, (run.world.order < run.world.order[job]) & (run.world.order != NOBODY))
 
 
 def guests_of(run: Simulation, job: int) -> Ints:
     """Return the jobs that started as guests on the nodes of a job."""
-    given = run.world.given
-    later = (given > 0) & (given < run.machine.cores) & (run.world.order > run.world.order[job])
-    return _on_its_nodes(run, job, later)
+    return _on_its_nodes(run, job, (run.world.given > 0) & (run.world.order > run.world.order[job]))
 
 
 def _on_its_nodes(run: Simulation, job: int, which: NDArray[np.bool_]) -> Ints:
@@ -120,11 +121,14 @@ def _nodes(run: Simulation, job: int) -> Ints:
 
 
 def _cost(run: Simulation, guest: int, mate: int) -> str:
-    """Return the work that a mate lost to a guest, as text: in seconds of the mate running alone."""
+    """Return the work that a mate lost to a guest, as text: in seconds of the mate running alone.
+
+    If it left whole nodes, that is at linear speedup, without what the changes of nodes cost.
+    """
     world = run.world
     together = min(world.end[guest], world.end[mate], run.now) - world.jobs.start[guest]
     part = world.given[guest] / run.machine.cores
-    if run.machine.runtime_model == "ideal":
+    if run.machine.runtime_model == "ideal" or world.given[guest] == run.machine.cores:
         part *= np.isin(_nodes(run, mate), _nodes(run, guest)).mean()
     return f"{together * part:,.10g} s"
 

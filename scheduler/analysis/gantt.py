@@ -75,9 +75,22 @@ def boxes(schedule: Schedule, window: Span) -> list[GanttBox]:
     end = np.where(table["end"] == UNKNOWN, schedule.until, table["end"])
     started = (table["start"] != UNKNOWN) & (table["start"] < window.end)
     sharing = started & (malleable(table, schedule.cores) | (table["lent"] > 0))
+    sharing |= _on_left_nodes(schedule, started & (end > window.begin), end)
     alone = _whole_boxes(schedule, started & (end > window.begin) & ~sharing)
     shared = _shared_boxes(schedule, _with_history(sharing, table["start"], end, window.begin))
     return [_cut(box, window) for box in (*alone, *shared) if _inside(box, window)]
+
+
+def _on_left_nodes(schedule: Schedule, which: Bools, end: Ints) -> Bools:
+    """Return those jobs among `which` that started on a node of another one of them, which has lent cores."""
+    start, found = schedule.table["start"], np.zeros(len(which), np.bool_)
+    owner = np.repeat(np.arange(len(which)), np.diff(schedule.first))
+    owner, (low, high) = owner[which[owner]], schedule.runs[which[owner]].T
+    for job in np.flatnonzero(which & (schedule.table["lent"] > 0)):
+        later = (start[owner] >= start[job]) & (start[owner] < end[job]) & (owner != job)
+        for first, last in schedule.runs[schedule.first[job] : schedule.first[job + 1]]:
+            found[owner[later & (low <= last) & (high >= first)]] = True
+    return found
 
 
 class Band(NamedTuple):
@@ -226,7 +239,7 @@ def _leave(here: dict[Residency, int], stay: Residency) -> None:
 def _join(here: dict[Residency, int], stay: Residency, cores: int) -> None:
     missing = stay.cores - (cores - sum(here.values()))
     for other, share in here.items():
-        given = max(0, min(missing, share - 1))
+        given = max(0, min(missing, share - (stay.cores < cores)))
         here[other] = share - given
         missing -= given
     here[stay] = stay.cores
@@ -236,5 +249,6 @@ def _stacked(here: dict[Residency, int], begin: int, end: int, cores: int) -> It
     low = 0
     for place, (stay, share) in enumerate(here.items()):
         kind = WHOLE if share == cores else GUEST if place or len(here) == 1 else SHRUNK
-        yield GanttBox(stay.job, begin, end, low, low + share, kind)
+        if share:
+            yield GanttBox(stay.job, begin, end, low, low + share, kind)
         low += share

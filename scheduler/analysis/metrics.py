@@ -33,7 +33,7 @@ from drom.scheduler.analysis.contracts import contract_outcome
 from drom.scheduler.analysis.schedule import STATES, UNKNOWN, columns, done, has_ended, states
 from drom.scheduler.engine.state import BUSY, EVENTS, RESIZES
 from drom.scheduler.interface import ENDED
-from drom.scheduler.simulator import failures, sleep
+from drom.scheduler.simulator import failures, leaving, sleep
 from drom.scheduler.simulator.speeds import mean_speed
 from drom.workloads.classes import JobClass
 
@@ -198,6 +198,7 @@ def summary(run: Simulation, report: CleaningReport, power: Power, stopped: str,
         "classes": {kind.name.lower(): int((jobs.cls == kind).sum()) for kind in JobClass},
         "metrics": metrics(run, power),
         "contracts": contract_outcome(run),
+        "leaving": leaving.figures(run.world, run.adaptive),
         "failures": failures.figures(run),
         "sleep": sleep.figures(run.world),
         "power_model": {

@@ -39,12 +39,12 @@ def announce(policy: Policy, predict: str) -> None:
         say(f"drom: {announced}")
 
 
-def describe_policy(policy: Policy, cores: int, event_rule: str, predict: str) -> None:
+def describe_policy(policy: Policy, cores: int, event_rule: str, predict: str, *, adaptive: bool) -> None:
     """Print notes on options that have an unexpected effect with this policy."""
     from drom.scheduler.predictors.knowledge import USER
     from drom.scheduler.simulator.simulation import PLANLESS
 
-    if policy.built_in == "sd" and cores == 1:
+    if policy.built_in == "sd" and cores == 1 and not adaptive:
         say("note: nodes of one core cannot be shared, so sd acts as slurm does: set --cores.")
     if policy.built_in == "sd" and event_rule == "pyss":
         say("note: under the pyss rule sd is not called for a job that does not fit, so it finds no mates for it then.")
@@ -102,7 +102,7 @@ def lines(told: dict[str, Any]) -> list[str]:
     if told["ended_at_limit"]:
         lines.append(f"  {counted(told['ended_at_limit'], 'job')} ended at the limit with work left")
     figures = dict(told["metrics"])
-    for part in ("failures", "sleep", "contracts", "filling"):
+    for part in ("leaving", "failures", "sleep", "contracts", "filling"):
         figures |= {f"{part}: {name}": value for name, value in (told.get(part) or {}).items()}
     for key, value in figures.items():
         if isinstance(value, int | float):

@@ -12,6 +12,7 @@ from drom.scheduler.predictors.knowledge import USER
 from drom.scheduler.simulator.adaptive import parse_adaptive
 from drom.scheduler.simulator.contracts import contracts_of
 from drom.scheduler.simulator.failures import outages_of
+from drom.scheduler.simulator.leaving import NodeModel, parse_leaving
 from drom.scheduler.simulator.partitions import parse_partitions
 from drom.scheduler.simulator.simulation import GUIDED, Machine, Simulation
 from drom.scheduler.simulator.sleep import parse_sleep
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from drom.workloads.workload import Workload
 
 
+LEAVING = ("sd", "")
+"""The policies under which jobs may leave whole nodes: also those from files."""
 FOR_EQUAL_NODES = ("recompute", "feedback")
 """Parameters of policies that count what jobs lost in core-seconds of equal nodes."""
 
@@ -57,12 +60,18 @@ class Setup(NamedTuple):
         for name, most in (("nodes", MOST_NODES), ("cores", MOST_CORES)):
             if not 1 <= (number := getattr(self, name)) <= most:
                 return f"{name} is a number from 1 to {most:,}, not {number:,}."
-        if (self.adaptive or self.evolving) and not policy.pooled:
-            option = "--adaptive" if self.adaptive else "--evolving"
-            return f"{option} is for policies that allot processors: add --policy equipartition, not {policy.name}."
+        if self.evolving and not policy.pooled:
+            return f"--evolving is for policies that allot processors: add --policy equipartition, not {policy.name}."
+        if self.adaptive and not policy.pooled and policy.built_in not in LEAVING:
+            return (
+                "--adaptive is for policies that allot processors, and for those that resize jobs by whole nodes: add "
+                f"--policy equipartition or sd, not {policy.name}."
+            )
         if policy.built_in == "payoff" and not self.contracts:
             return "--policy payoff needs contracts: add --contracts FILE, or for example --contracts tight=2."
         options = {"--failures": self.failures, "--sleep": self.sleep, "--speed": self.speed}
+        if not policy.pooled:
+            options["--adaptive"] = self.adaptive
         return next((self._fault_of(name, policy) for name, given in options.items() if given), "")
 
     def _fault_of(self, option: str, policy: Policy) -> str:
@@ -73,8 +82,11 @@ class Setup(NamedTuple):
             return f"{option} is for --event-rule instant, not {self.event_rule}: leave one of them out."
         if self.predict != USER:
             return f"{option} is for requested times, not --predict {self.predict}: leave one of them out."
-        if option == "--speed" and (name := next(filter(policy.options.get, FOR_EQUAL_NODES), "")):
+        name = next(filter(policy.options.get, FOR_EQUAL_NODES), "")
+        if option == "--speed" and name:
             return f"--speed is not for {name}=1, which takes all nodes for equal: leave one of them out."
+        if option == "--adaptive" and name and not (parse_leaving(self.adaptive) or NodeModel()).is_linear:
+            return f"--adaptive parallelism is not for {name}=1, which takes speedup for linear: leave one of them out."
         return ""
 
     def machine(self, policy: Policy) -> Machine:
@@ -96,7 +108,7 @@ class Setup(NamedTuple):
             self.machine(policy),
             policy,
             classes(work.job, shares, self.seed).astype(int),
-            parse_adaptive(self.adaptive),
+            parse_adaptive(self.adaptive) if policy.pooled else parse_leaving(self.adaptive),
             evolving=self.evolving,
             seed=self.seed,
             contracts=terms,

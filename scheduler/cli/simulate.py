@@ -71,7 +71,9 @@ class SimulateOptions:
     )
     predict: str = typer.Option("user", metavar="WHO", help="The run times for planning: user, recent or learned.")
     adaptive: list[str] | None = typer.Option(
-        None, metavar="NAME=VALUE", help="equipartition: properties of the jobs, such as minimum=0.5."
+        None,
+        metavar="NAME=VALUE",
+        help="Properties of jobs that change their size, such as minimum=0.5: equipartition, payoff, sd.",
     )
     fill: bool = typer.Option(False, "--fill", help="Fill gaps with containers that are saved in time.")
     fill_set: list[str] | None = typer.Option(
@@ -123,7 +125,9 @@ def simulate(log: Log, options: SimulateOptions) -> None:
 
     cutoff = [] if options.max_slowdown is None else [f"max_slowdown={options.max_slowdown}"]
     chosen = load_policy(options.policy, [*(options.set_ or ()), *cutoff])
-    messages.describe_policy(chosen, options.cores, options.event_rule, options.predict)
+    messages.describe_policy(
+        chosen, options.cores, options.event_rule, options.predict, adaptive=bool(options.adaptive)
+    )
     filling = _filling(options, chosen)
     setup = _setup(options, filling)
     if fault := setup.fault(chosen):
@@ -260,6 +264,8 @@ def _filling(options: SimulateOptions, policy: Policy) -> FillingOptions | None:
         raise typer.BadParameter("--fill relies on the requested times: omit --predict.")
     if options.failures or options.sleep or options.speed:
         raise typer.BadParameter("--fill is for equal nodes that stay up and on: omit --failures, --sleep and --speed.")
+    if options.adaptive and not policy.pooled:
+        raise typer.BadParameter("--fill is for jobs that keep their nodes: omit --adaptive.")
     filling = parse_filling(options.fill_set or [])
     kept = options.save or options.resume
     if kept is not None and policy.pooled:

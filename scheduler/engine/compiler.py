@@ -34,10 +34,11 @@ from drom.scheduler.engine import (
     prediction_updates,
     queue_order,
     residual_processes,
+    whole_nodes,
 )
 from drom.scheduler.engine import state as world
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.policies import easy, guided, nodesets, profile, scaling, scored, timetable
+from drom.scheduler.policies import change_cost, easy, guided, nodesets, profile, scaling, scored, timetable
 from drom.scheduler.predictors import knowledge
 from drom.workloads.errors import short
 from drom.workloads.workload import make_workload
@@ -57,7 +58,7 @@ BUILT_IN = (
     *("fcfs", "easy", "conservative", "slurm", "sd", "firstfit", "equipartition", "payoff", "cp", "resources"),
     *BASELINES,
 )
-_SHARED = (interface, easy, guided, nodesets, profile, scaling, scored, timetable)
+_SHARED = (interface, change_cost, easy, guided, nodesets, profile, scaling, scored, timetable)
 _ENGINE = (
     interface,
     knowledge,
@@ -66,6 +67,8 @@ _ENGINE = (
     queue_order,
     residual_processes,
     node_power,
+    change_cost,
+    whole_nodes,
     node_shares,
     node_failures,
     pool,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on nodes: where jobs start, how they share the cores of a node, and how fast they run with their share.
 
-A job works at full speed with all cores of its nodes. With less its speed is, by the runtime model,
+A job works at full speed with all cores of its nodes. With less its speed is, by the runtime model (for jobs that leave
+whole nodes see `whole_nodes`),
 
     ideal  (cores it has) / (cores of its nodes): its work can be balanced over them
     worst  min over its nodes of (cores it has there) / (cores of a node): the slowest node limits it
@@ -47,6 +48,7 @@ from drom.scheduler.engine.state import (
     WRONG_PARTITION,
     is_pool,
 )
+from drom.scheduler.engine.whole_nodes import charge, delay_of_guest, may_leave, moves, rate_on_fewer
 from drom.scheduler.interface import ENDED, MALLEABLE, NEVER, NOBODY, RIGID, RUNNING, Ints, lean, rare
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def place_job(world: World, job: int, nodes: Ints, cores: int, now: int) -> int:
         resident[node, -1] = NOBODY
     if fault != NO_FAULT:
         return fault
-    place, delay = world.nodes.first[job], 0
+    place, delay = world.nodes.first[job], delay_of_guest(world, nodes) if moves(world) else 0
     for node in nodes:
         if sleeps(world):
             delay = max(delay, wake(world, node, now))
@@ -206,22 +208,33 @@ def adapt_to_speeds(world: World, job: int) -> int:
 @lean
 def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
     """Give a running job `cores` cores on each of these nodes; return the fault, which changes nothing, or NO_FAULT."""
-    share, lent = world.nodes.share, False
+    share, lent, left = world.nodes.share, False, 0
     if world.jobs.cls[job] != MALLEABLE:
         return WRONG_CLASS
     for node in nodes:
         layer = layer_of(world, job, node)
         if layer == NOBODY:
             return NOT_ITS_NODE
-        if cores < 1 or cores > world.scalars[CORES] - share[node].sum() + share[node, layer]:
+        if cores < 0 or cores > world.scalars[CORES] - share[node].sum() + share[node, layer]:
             return BAD_SHARE
+        left += share[node, layer] > 0
+    if cores == 0 and not may_leave(world, job, left):
+        return BAD_SHARE
     for node in nodes:
         layer = layer_of(world, job, node)
         lent |= cores < share[node, layer]
+        note_presence(world, job, share[node, layer], cores)
         share[node, layer] = cores
     world.jobs.lent[job] += lent
     note_change(world, job)
     return NO_FAULT
+
+
+@lean
+def note_presence(world: World, job: int, before: int, after: int) -> None:
+    """Count a node that a job leaves or returns to, from its cores there before and after."""
+    if moves(world):
+        world.away[job] += int(after == 0) - int(before == 0)
 
 
 @lean
@@ -256,6 +269,8 @@ def end_job(world: World, job: int, now: int) -> None:
     if world.jobs.shared[job] > 0:
         note_neighbours(world, job)
     world.jobs.state[job], world.end[job] = ENDED, now
+    if moves(world):
+        world.away[job] = world.charged[job] = 0
     last, shared, freed = resident.shape[1] - 1, world.jobs.shared, 0
     for node in world.nodes.place[world.nodes.first[job] : world.nodes.first[job + 1]]:
         if resident[node, 1] == NOBODY:
@@ -285,6 +300,7 @@ def pass_cores(world: World, node: int, cores: int) -> None:
     for layer in range(house.resident.shape[1]):
         heir = house.resident[node, layer]
         if heir != NOBODY and world.jobs.cls[heir] == MALLEABLE:
+            note_presence(world, heir, house.share[node, layer], house.share[node, layer] + cores)
             house.share[node, layer] += cores
             return
 
@@ -327,6 +343,8 @@ def update_ends(world: World, now: int) -> None:
         account(world, job, now)
         before, world.rate[job] = world.rate[job], rate_of(world, job)
         world.left[job] += max(0, world.jobs.start[job] - now) * (world.rate[job] - before)
+        if moves(world):
+            charge(world, job)
         if not is_pool(world):
             s[RESIZES] += world.rate[job] != before and world.jobs.start[job] < now
         world.jobs.leaves[job] = nodes_left_last(world, job)
@@ -374,8 +392,12 @@ def rate_of(world: World, job: int) -> int:
     house, total, least = world.nodes, 0, NEVER
     for node in house.place[house.first[job] : house.first[job + 1]]:
         share = house.share[node, layer_of(world, job, node)]
+        if share == 0:
+            continue
         if len(world.node_speed) > 0:
             share *= world.node_speed[node]
         total += share
         least = min(least, share)
+    if moves(world) and world.away[job] > 0:
+        return rate_on_fewer(world, job, least, total)
     return int(least * world.jobs.nodes[job] if world.scalars[MODEL] == WORST else total)

@@ -6,9 +6,8 @@ time. A change from p to q processors costs time without progress, in millionths
 
     stall + hold * max(p, q) + transfer * max(1 / large, 1 / small - 1 / large)
 
-where hold differs for shrinking and expanding, and transfer is the time to send all data of a job through one link. The
-last factor is the share of the data that the busiest processor sends or receives when the data lie evenly before and
-after: one of the vacated processors, or one of those that stay.
+where hold differs for shrinking and expanding, and transfer is the time to send all data of a job through one link
+(`drom.scheduler.policies.change_cost`).
 """
 
 from __future__ import annotations
@@ -16,15 +15,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.node_shares import account, begin, note_change
-from drom.scheduler.engine.state import BAD_SHARE, FREE, MILLION, NO_FAULT, NO_ROOM, NOT_RUNNING, RESIZES, WRONG_CLASS
+from drom.scheduler.engine.state import (
+    BAD_SHARE,
+    EXPAND,
+    FREE,
+    NO_FAULT,
+    NO_ROOM,
+    NOT_RUNNING,
+    RESIZES,
+    SHRINK,
+    STALL,
+    TRANSFER,
+    WRONG_CLASS,
+)
+from drom.scheduler.engine.whole_nodes import in_work
 from drom.scheduler.interface import MALLEABLE, RIGID, RUNNING, WAITING, lean
+from drom.scheduler.policies.change_cost import change_cost
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.state import World
-
-STALL, SHRINK, EXPAND, TRANSFER = range(4)
-"""Places in `World.stall`, each in millionths of a second: of any change; per processor of the larger number, when
-shrinking and when expanding; of all data of a job through one link."""
 
 
 @lean
@@ -56,15 +65,8 @@ def allot(world: World, job: int, processors: int, now: int) -> int:
 
 
 @lean
-def in_work(millionths: int, speed: int) -> int:
-    """Return the work done in `millionths` of a second, rounded down; the plain product may exceed 64 bits."""
-    return int(millionths // MILLION * speed + millionths % MILLION * speed // MILLION)
-
-
-@lean
 def cost(world: World, before: int, after: int) -> int:
     """Return the cost of a change of processors, in millionths of a second."""
-    terms, small, large = world.stall, min(before, after), max(before, after)
+    terms = world.stall
     hold = terms[SHRINK] if after < before else terms[EXPAND]
-    moved = max(terms[TRANSFER] // large, terms[TRANSFER] // small - terms[TRANSFER] // large)
-    return int(terms[STALL] + hold * large + moved)
+    return int(hold * max(before, after) + change_cost(terms[STALL], terms[TRANSFER], before, after))

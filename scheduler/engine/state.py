@@ -28,13 +28,16 @@ NOW, FREE, CORES, QUEUED, RUNNERS, SUBMISSIONS, WAKE, STARTS = range(8)
 PENDING, CHANGES, MODEL, RULE, EVENTS, FAULT, CULPRIT, BUSY, RESIZES, SLOT, RESIDUAL, RESIDUES, FORESEES = range(8, 21)
 SHORTENED, OUTAGE, DOWN, FAILURES, CHECKPOINT, RESTART, LOSES = range(21, 28)
 OFF_AFTER, WAKE_UP, OFF_TIME, WAKES = range(28, 32)
-SCALARS = 32
+NODE_GUESTS, NODE_CHANGES, DATA_MOVED = range(32, 35)
+SCALARS = 35
 """Places in `World.scalars`. PENDING: ends in the heap; CHANGES: jobs in `changed`; CULPRIT: whom FAULT is about;
 BUSY: node seconds with a job on the node; RESIZES: changes of the cores or processors of running jobs; SLOT: the policy
 is called at multiples of so many seconds; RESIDUAL, RESIDUES: as `residues` says; FORESEES: 1 with predicted run
 times; SHORTENED: limits that a policy has made shorter; OUTAGE: the next row of `outages`; DOWN: nodes that are down;
 FAILURES: rows of `failures` in use; CHECKPOINT, RESTART, LOSES: as `Outages` says; OFF_AFTER, WAKE_UP: as `Sleep` says;
-OFF_TIME: node seconds for which nodes have been off that were turned on again; WAKES: how many that were."""
+OFF_TIME: node seconds for which nodes have been off that were turned on again; WAKES: how many that were; NODE_GUESTS:
+starts on nodes that their owners left; NODE_CHANGES: changes of nodes of running jobs; DATA_MOVED: the data that moved
+by these, in parts of NODE_UNIT of those of a node."""
 
 (
     NO_FAULT,
@@ -60,7 +63,13 @@ WHEN, NODE, IS_UP = range(3)
 FAILED_JOB, BEGUN, FAILED, ON_NODE, WASTED = range(5)
 """Columns of `World.failures`."""
 
+STALL, SHRINK, EXPAND, TRANSFER = range(4)
+"""Places in `World.stall`, each in millionths of a second: of any change; per processor of the larger number, when
+shrinking and when expanding; of all data of a job of a pool, or of those of a node, through one link."""
+
 MILLION = 1_000_000
+NODE_UNIT = 1000
+"""Parts of a node in `rate_on_fewer` and `DATA_MOVED`."""
 SPEED_UNIT = 1000
 """Speed 1 in `World.node_speed`."""
 
@@ -104,6 +113,17 @@ class Outages(NamedTuple):
     """Seconds of work, not more than `checkpoint`, that a job takes to go on from a checkpoint."""
     loses: bool = False
     """Whether a job whose node goes down is lost; otherwise it joins the queue again."""
+
+
+class Leaving(NamedTuple):
+    """Settings of jobs that may leave whole nodes of theirs."""
+
+    least: Ints
+    """The fewest nodes of each job."""
+    curve: Ints
+    """As `node_curve` in `World`."""
+    stall: Ints
+    """As in `World`."""
 
 
 NO_OUTAGES = Outages()
@@ -152,7 +172,7 @@ class World(NamedTuple):
     speed: Ints
     """Shape ``(processors + 1,)``: the work per second of a job, by number of processors of a pool; empty for nodes."""
     stall: Ints
-    """The costs of a change of processors, as `pool.cost` reads them."""
+    """The costs of a change of processors or nodes, of shape ``(4,)``."""
     phases: Ints
     """Shape ``(phases + 1, 4)``, empty if no job evolves: a job, how much work it has left when a phase begins, and
     the fewest and most processors it can use from then on. By job, then in order; the last row belongs to no job.
@@ -178,6 +198,12 @@ class World(NamedTuple):
     """When a job got its nodes, which may be before its start; empty if nodes stay on."""
     node_speed: Ints
     """Shape ``(nodes,)``: the work of a core of each node per second, in parts of SPEED_UNIT; empty if all do 1."""
+    node_curve: Ints
+    """Shape ``(nodes + 1,)``: the work per second of a job, by number of nodes; empty if no job may leave nodes."""
+    away: Ints
+    """The number of nodes of a job on which it has no cores; empty if no job may leave nodes."""
+    charged: Ints
+    """The same, as of the last change of nodes for which the job was charged."""
     scalars: Ints
 
 
@@ -200,6 +226,7 @@ def make_world(
     outages: Outages = NO_OUTAGES,
     sleep: Sleep | None = None,
     node_speed: Ints = ALIKE,
+    leaving: Leaving | None = None,
 ) -> World:
     """Return the world before its first event. `work` is cleaned: its size is `allocated`, in order of submission.
 
@@ -209,11 +236,13 @@ def make_world(
     work as it can do in its requested time, and no other limit. `measured`: whether rates are measured.
     """
     count = len(work)
+    none = np.zeros(0, np.int64)
 
     def column(value: int) -> Ints:
         return np.full(count, value, np.int64)
 
     need = -(-work.allocated // cores)
+    ranged = pool or leaving
     requested = -(-work.requested_time // slot) * slot
     expected = -(-work.run_time // slot) * slot if rule == CQSIM else requested
     jobs = Jobs(
@@ -234,7 +263,7 @@ def make_world(
         since=column(0),
         leaves=column(0),
         shared=column(0),
-        least=need.copy() if pool is None else pool.least,
+        least=need.copy() if ranged is None else ranged.least,
         most=need.copy() if pool is None else pool.most,
         held=column(0),
     )
@@ -276,7 +305,7 @@ def make_world(
         changed=np.full(count, NOBODY, np.int64),
         free_in_block=blocks,
         speed=np.zeros(0, np.int64) if pool is None else pool.speed,
-        stall=np.zeros(4, np.int64) if pool is None else pool.stall,
+        stall=np.zeros(4, np.int64) if ranged is None else ranged.stall,
         phases=np.zeros((0, 4), np.int64) if pool is None else pool.phases,
         upcoming=np.zeros(0, np.int64) if pool is None else pool.upcoming,
         contracts=np.zeros((0, 4), np.int64) if contracts is None else contracts,
@@ -288,6 +317,9 @@ def make_world(
         empty_since=np.full(nodes if sleep else 0, work.submit.min() if count else 0, np.int64),
         taken=column(NEVER) if sleep else np.zeros(0, np.int64),
         node_speed=node_speed,
+        node_curve=leaving.curve if leaving else none,
+        away=column(0) if leaving else none,
+        charged=column(0) if leaving else none,
         scalars=scalars,
     )
 

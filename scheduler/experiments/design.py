@@ -72,7 +72,7 @@ RESERVED = ("seed", "metric")
 """Names of columns that no factor may have."""
 _SEVERAL = ("partition", "adaptive", "contracts", "failures", "sleep", "speed", "rule")
 """Keys of options that the command takes several times."""
-_DRAWN = ("classes", "evolving", "contracts", "failures")
+_DRAWN = ("classes", "adaptive", "evolving", "contracts", "failures")
 """Keys by which runs of a log differ from seed to seed."""
 _USUAL = ("mean_bounded_slowdown", "mean_wait_s", "utilisation")
 _NAMES = {

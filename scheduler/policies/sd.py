@@ -3,7 +3,8 @@
 
 The policy of D'Amico, Jokanovic and Corbalan (ICPP 2019). It is `slurm` with a second trial for each job, right after
 the first (Listing 1): the job starts now, as guest on the nodes of its mates, if it then ends earlier than if it waits
-for its reservation. `sd_mates` chooses the mates (Listing 2). docs/reproduction.md lists all decisions.
+for its reservation. `sd_mates` chooses the mates (Listing 2). If there are none, jobs that can run on fewer nodes may
+leave some of theirs (`sd_nodes`). docs/reproduction.md lists all decisions.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from drom.scheduler.policies.nodesets import count, fill, keep_lowest, members
 from drom.scheduler.policies.profile import least_free, take
 from drom.scheduler.policies.sd_feedback import share_of
 from drom.scheduler.policies.sd_mates import (
+    LEFT,
     Reach,
     Rules,
     extend,
@@ -53,8 +55,18 @@ from drom.scheduler.policies.sd_mates import (
     nodes_of_all,
     pick_mates,
     reach_of,
+    spares_reserved,
     stretch,
     stretched,
+)
+from drom.scheduler.policies.sd_nodes import (
+    delay_by,
+    increase_by,
+    leavers_of,
+    nodes_left,
+    pick_leavers,
+    spare_at_most,
+    spare_of_running,
 )
 from drom.scheduler.policies.sd_parameters import FAR, OPTIONS, RECOMPUTE, TEST, WORDS, check, rules_of, with_share
 from drom.scheduler.policies.timetable import FREE, USABLE, Timetable, available, counts_of, has_sets, narrow
@@ -82,6 +94,8 @@ class Pass(NamedTuple):
     guarded: Timetable
     """Free nodes, less the reservations that mates may not delay; with sets of nodes, the profile of the plan."""
     reach: Reach
+    spare: Ints
+    """How many nodes each running job may leave."""
     latest: int
     """The job that started last in this second; NOBODY if none did."""
     tally: Ints
@@ -91,9 +105,9 @@ class Pass(NamedTuple):
 FRESH, RESERVED, HOPE = range(3)
 """Places in `Pass.tally`."""
 
-STARTED, WAITS, ANEW, SHARES = range(4)
+STARTED, WAITS, ANEW, TRIES = range(4)
 """What comes of a job in a pass: it has started on free nodes; it has a reservation; it has started, and the pass is to
-be made anew; it would end earlier on shared nodes."""
+be made anew; its malleable trial is due."""
 
 
 def decide(state: State, _event: Event, options: Floats, actions: Actions) -> int:
@@ -126,11 +140,10 @@ def make_pass(state: State, options: Floats, actions: Actions) -> int:
             break
         if outcome == ANEW or known.tally[FRESH] > 0:
             return int(state.now)
-        s_mates, share = select_nodes(state, known, known.queue[i], begin)
-        if len(s_mates) > 0:
-            update_stats_and_run(state, known, known.queue[i], s_mates, share, actions)
+        j = known.queue[i]
+        if starts_on_shares(state, known, j, begin, actions) or starts_on_left_nodes(state, known, j, begin, actions):
             return int(state.now)
-        reserve(state, known, known.queue[i], begin, actions)
+        reserve(state, known, j, begin, actions)
         i += 1
     return NEVER
 
@@ -142,6 +155,8 @@ def pass_of(state: State, options: Floats) -> Pass:
     latest, started = starts_now(state)
     queue = state.queue[: max(0, int(options[slurm.DEPTH]) - started)]
     reach, least, tally = reach_of(state, rules, queue), np.empty(len(queue), np.int64), np.zeros(3, np.int64)
+    spare = np.zeros(len(state.running), np.int64) if rules.contiguous else spare_of_running(state)
+    reach.used[LEFT] = spare.sum()
     smallest_from(state, queue, least)
     tally[HOPE] = last_candidate(state, rules, reach, latest, queue, -1)
     if len(queue) > 0 and state.free < least[0] and tally[HOPE] < 0:
@@ -149,7 +164,7 @@ def pass_of(state: State, options: Floats) -> Pass:
     table = table_of(state, int(options[slurm.RESERVATIONS]), len(queue))
     guarded = counts_of(state, len(queue)) if rules.guard > 0 and not has_sets(table) else table
     known = slurm.plan_with(table, options)
-    return Pass(rules, options[TEST] > 0, options[FAR] > 0, known, queue, least, guarded, reach, latest, tally)
+    return Pass(rules, options[TEST] > 0, options[FAR] > 0, known, queue, least, guarded, reach, spare, latest, tally)
 
 
 @lean
@@ -173,24 +188,37 @@ def go_on(state: State, known: Pass, place: int, actions: Actions) -> tuple[int,
 
 @lean
 def schedule(state: State, known: Pass, j: int, begin: int, actions: Actions) -> int:
-    """Start a job on free nodes; otherwise report that it would end earlier on mates' nodes, or reserve (Listing 1)."""
+    """Start a job on free nodes; otherwise report that it may start on mates' nodes, or reserve (Listing 1)."""
     if begin == state.now:
         return run_job(state, known, j, actions)
-    if ends_earlier(state, known, j, begin, known.rules.most) and may_share(
-        state, known.rules, known.reach, known.latest, j
-    ):
-        return SHARES
+    if tries_shares(state, known, j, begin) or may_have_left(state, known.reach, known.latest, j):
+        return TRIES
     reserve(state, known, j, begin, actions)
     return WAITS
 
 
 @lean
+def tries_shares(state: State, known: Pass, j: int, begin: int) -> bool:
+    """Return whether a job is to be tried on the nodes of mates that shrink."""
+    return ends_earlier(state, known, j, begin, known.rules.most) and may_share(
+        state, known.rules, known.reach, known.latest, j
+    )
+
+
+@lean
 def ends_earlier(state: State, known: Pass, j: int, begin: int, share: int) -> bool:
     """Return whether a job that starts now with this share ends earlier than if it waited, or need not (D1)."""
-    length, now = state.jobs.requested[j], state.now
-    static_end = begin + length if known.far or begin <= now + known.plan.window else NEVER
-    mall_end = now + stretch(length, known.rules.cores, share) if share > 0 else NEVER
-    return bool(not known.test or static_end > mall_end)
+    length = state.jobs.requested[j]
+    return is_before_reserved(
+        state, known, j, begin, state.now + stretch(length, known.rules.cores, share) if share > 0 else NEVER
+    )
+
+
+@lean
+def is_before_reserved(state: State, known: Pass, j: int, begin: int, mall_end: int) -> bool:
+    """Return whether an end is earlier than that of a job that waits for its reservation, or need not be (D1)."""
+    reserved = known.far or begin <= state.now + known.plan.window
+    return bool(not known.test or (begin + state.jobs.requested[j] if reserved else NEVER) > mall_end)
 
 
 @lean
@@ -204,8 +232,21 @@ def run_job(state: State, known: Pass, j: int, actions: Actions) -> int:
         take(known.guarded.profile, state.now, until, jobs.nodes[j])
     if jobs.cls[j] == MALLEABLE and rules.share > 0:
         extend(known.reach, jobs.nodes[j], longest_guest(state, rules, j, jobs.limit[j], state.now + jobs.limit[j]))
+    if not rules.contiguous:
+        known.reach.used[LEFT] += spare_at_most(state, j)
     known.tally[FRESH] += 1
     return STARTED
+
+
+@routine
+def starts_on_shares(state: State, known: Pass, j: int, begin: int, actions: Actions) -> bool:
+    """Start a job on the nodes of mates that shrink for it; return whether it has any."""
+    if not tries_shares(state, known, j, begin):
+        return False
+    s_mates, share = select_nodes(state, known, j, begin)
+    if len(s_mates) > 0:
+        update_stats_and_run(state, known, j, s_mates, share, actions)
+    return len(s_mates) > 0
 
 
 @routine
@@ -293,6 +334,40 @@ def first_free(state: State, table: Timetable, wanted: int) -> Ints:
     return nodes
 
 
+@routine
+def starts_on_left_nodes(state: State, known: Pass, j: int, begin: int, actions: Actions) -> bool:
+    """Start a job on nodes that mates leave, and on free ones, with all their cores; return whether it has any."""
+    jobs, rules, table, length = state.jobs, known.rules, known.plan.table, state.jobs.requested[j]
+    if not may_have_left(state, known.reach, known.latest, j):
+        return False
+    if has_sets(table):
+        fill(table.sets[USABLE])
+        narrow(table, table.sets[USABLE], state.now, state.now + length, jobs.partition[j])
+    free = min(jobs.nodes[j] - 1, count_free(state, table, j, length))
+    need = jobs.nodes[j] - free
+    mates, counts, present, _ = pick_leavers(
+        leavers_of(state, rules, table, known.spare, need, length), need, rules.mates
+    )
+    delay, increase = 0, np.empty(len(mates), np.int64)
+    for i, mate in enumerate(mates):
+        delay = max(delay, delay_by(state, rules, mate, present[i], counts[i]))
+    for i, mate in enumerate(mates):
+        increase[i] = increase_by(state, rules, mate, present[i], counts[i], delay + length)
+    if len(mates) == 0 or not is_before_reserved(state, known, j, begin, state.now + delay + length):
+        return False
+    stays = free == 0 or count_free(state, table, j, delay + length) >= free
+    if not stays or not spares_reserved(state, rules, mates, increase.max(), known.guarded):
+        return False
+    nodes = first_free(state, table, free)
+    for i, mate in enumerate(mates):
+        left = nodes_left(state, table, mate, counts[i])
+        resize(actions, mate, left, 0)
+        set_limit(actions, mate, jobs.limit[mate] + increase[i])
+        nodes = np.concatenate((nodes, left))
+    place(actions, j, nodes, state.cores)
+    return True
+
+
 @lean
 def reserve(state: State, known: Pass, j: int, begin: int, actions: Actions) -> None:
     """Reserve nodes for a job from its predicted start on, as `slurm` does."""
@@ -331,9 +406,22 @@ def is_behind(state: State, first: int, job: int) -> bool:
 @lean
 def may_share(state: State, rules: Rules, reach: Reach, latest: int, j: int) -> bool:
     """Return whether the malleable trial of a job is still to come and may succeed."""
-    if rules.share == 0 or state.jobs.cls[j] == RIGID or (latest != NOBODY and not is_behind(state, latest, j)):
+    if rules.share == 0 or state.jobs.cls[j] == RIGID or had_turn(state, latest, j):
         return False
     return may_find(reach, rules, state.jobs.nodes[j], state.jobs.requested[j])
+
+
+@lean
+def may_have_left(state: State, reach: Reach, latest: int, j: int) -> bool:
+    """Return whether the trial of a job on nodes that others leave is still to come and may succeed."""
+    left = reach.used[LEFT]
+    return bool(left > 0 and state.jobs.nodes[j] <= state.free + left and not had_turn(state, latest, j))
+
+
+@lean
+def had_turn(state: State, latest: int, j: int) -> bool:
+    """Return whether a job was tried before the job that started last in this second."""
+    return bool(latest != NOBODY and not is_behind(state, latest, j))
 
 
 @lean
@@ -342,7 +430,7 @@ def last_candidate(  # noqa: PLR0917 - numba wants them by position
 ) -> int:
     """Return the position in `queue` of the last job that may find mates; `known` if none after `known` may."""
     for i in range(len(queue) - 1, known, -1):
-        if may_share(state, rules, reach, latest, queue[i]):
+        if may_share(state, rules, reach, latest, queue[i]) or may_have_left(state, reach, latest, queue[i]):
             return i
     return known
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 FOREVER = 1 << 40
 
+LEFT = 2
+"""The place in `Reach.used` of the nodes that running jobs may leave."""
+
 
 class Rules(NamedTuple):
     """The parameters of the choice, with the names in `drom.scheduler.policies.sd`."""
@@ -51,6 +54,10 @@ class Rules(NamedTuple):
     least: int
     most: int
     """Bounds of the share with feedback; otherwise equal to `share`."""
+    stall: int
+    """The assumed cost of a change of nodes (`drom.scheduler.policies.change_cost`)."""
+    transfer: int
+    """The assumed time to send the data of a node, in the same unit."""
 
 
 class Mates(NamedTuple):
@@ -81,7 +88,7 @@ class Reach(NamedTuple):
     second: Ints
     """The longest request that a second such mate may be able to host; 0 if there is none."""
     used: Ints
-    """Shape ``(2,)``: the number of steps, and the longest request of all."""
+    """Shape ``(3,)``: the number of steps, the longest request of all, and at most how many nodes jobs may leave."""
 
 
 @lean
@@ -167,7 +174,7 @@ def extend(reach: Reach, nodes: int, longest: int) -> None:
 def reach_of(state: State, rules: Rules, queue: Ints) -> Reach:
     """Return the reach of the running jobs, for guests in a queue, with room for jobs of the queue that start."""
     room, most = len(state.running) + len(queue), largest(state, queue)
-    reach = Reach(np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(2, np.int64))
+    reach = Reach(np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(3, np.int64))
     extend_by_running(state, rules, reach, most)
     return reach
 
@@ -325,7 +332,7 @@ def pick_mates(  # noqa: PLR0917 - numba wants them by position
                 depth += 1
                 at[depth] = i
             elif (sums[size] < wasted or (sums[size] == wasted and impact[size] < best)) and is_allowed(
-                state, rules, mates.jobs[at[:size]], length, guarded
+                state, rules, mates.jobs[at[:size]], loss(rules, length), guarded
             ):
                 best, wasted, picked = impact[size], sums[size], at[:size].copy()
     return Choice(picked, wasted, best)
@@ -338,21 +345,27 @@ def added(rules: Rules, penalty: float, nodes: int) -> float:
 
 
 @routine
-def is_allowed(state: State, rules: Rules, mates: Ints, length: int, guarded: Timetable) -> bool:
+def is_allowed(state: State, rules: Rules, mates: Ints, increase: int, guarded: Timetable) -> bool:
     """Return whether a combination delays no guarded reservation and is contiguous if it has to be."""
     if rules.contiguous and not is_contiguous(nodes_of_all(state, mates)):
         return False
+    return spares_reserved(state, rules, mates, increase, guarded)
+
+
+@routine
+def spares_reserved(state: State, rules: Rules, mates: Ints, increase: int, guarded: Timetable) -> bool:
+    """Return whether no guarded reservation is delayed by mates that stay `increase` seconds longer."""
     if rules.guard == 0:
         return True
     if has_sets(guarded):
-        return spares_nodes(state, rules, mates, length, guarded)
-    return spares_numbers(state, rules, mates, length, guarded.profile)
+        return spares_nodes(state, rules, mates, increase, guarded)
+    return spares_numbers(state, mates, increase, guarded.profile)
 
 
 @lean
-def spares_nodes(state: State, rules: Rules, mates: Ints, length: int, guarded: Timetable) -> bool:
+def spares_nodes(state: State, rules: Rules, mates: Ints, increase: int, guarded: Timetable) -> bool:
     """Return whether no node on which mates stay longer is part of a guarded reservation then."""
-    jobs, house, increase = state.jobs, state.nodes, loss(rules, length)
+    jobs, house = state.jobs, state.nodes
     for mate in mates:
         begin, end = jobs.ends[mate], jobs.ends[mate] + increase
         nodes = house.place[house.first[mate] : house.first[mate] + jobs.nodes[mate]]
@@ -364,9 +377,9 @@ def spares_nodes(state: State, rules: Rules, mates: Ints, length: int, guarded: 
 
 
 @routine
-def spares_numbers(state: State, rules: Rules, mates: Ints, length: int, guarded: Profile) -> bool:
+def spares_numbers(state: State, mates: Ints, increase: int, guarded: Profile) -> bool:
     """Return whether guarded reservations keep enough nodes while mates stay longer."""
-    jobs, increase = state.jobs, loss(rules, length)
+    jobs = state.jobs
     size = guarded.size[0]
     room = size + 2 * len(mates)
     trial = Profile(np.empty(room, np.int64), np.empty(room, np.int64), np.full(1, size))

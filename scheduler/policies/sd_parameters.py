@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from drom.scheduler.interface import lean
 from drom.scheduler.policies import slurm
+from drom.scheduler.policies.change_cost import BANDWIDTH, LONGEST, MEMORY, MILLION, STALL
 from drom.scheduler.policies.sd_mates import Rules, average_slowdown
 
 if TYPE_CHECKING:
@@ -35,14 +36,18 @@ OPTIONS = slurm.OPTIONS | {
     "feedback": 0,
     "least_factor": 0.25,
     "most_factor": 0.75,
+    "stall": STALL,
+    "memory": MEMORY,
+    "bandwidth": BANDWIDTH,
 }
 """Those of `slurm`, and: SharingFactor; MAX_SLOWDOWN (dynavgsd: the mean of running jobs); m; how many candidates are
 looked at (0: all); the objective (sum, or weighted by nodes); whether static_end > mall_end is tested; whether a start
 beyond the window counts as infinitely far or as predicted; whether guests must end before their mates; guests per node;
 whether free nodes may be among a guest's; how many reservations mates may not delay; the least cores of a node that a
 job keeps; whether limits are corrected when sharing ends; whether mates are chosen by what they were measured to lose,
-and between which bounds the SharingFactor then is (`feedback`). Jobs may be on contiguous nodes with reservations of
-numbers as well."""
+and between which bounds the SharingFactor then is (`feedback`); the assumed cost of a change of nodes: seconds of any
+change, megabytes of data on a node, megabytes per second that a node sends or receives (`sd_nodes`). Jobs may be on
+contiguous nodes with reservations of numbers as well."""
 
 WORDS: dict[str, dict[str, float]] = slurm.WORDS | {
     "max_slowdown": {"infinite": np.inf, "dynavgsd": DYNAMIC},
@@ -50,7 +55,7 @@ WORDS: dict[str, dict[str, float]] = slurm.WORDS | {
     "far": {"infinite": 0, "predicted": 1},
 }
 (SHARING_FACTOR, MAX_SLOWDOWN, MATES, CANDIDATES, OBJECTIVE, TEST, FAR, INSIDE, GUESTS, MIX, GUARD) = range(8, 19)
-(MIN_CORES, RECOMPUTE, FEEDBACK, LEAST_FACTOR, MOST_FACTOR) = range(19, 24)
+(MIN_CORES, RECOMPUTE, FEEDBACK, LEAST_FACTOR, MOST_FACTOR, STALL_S, MEMORY_MB, BANDWIDTH_MBS) = range(19, 27)
 _FLAGS = ("objective", "test", "far", "inside", "mix", "recompute", "feedback")
 _LEAST = {"mates": 1, "candidates": 0, "guests": 1, "guard": 0, "min_cores": 1}
 
@@ -59,6 +64,7 @@ def check(options: Mapping[str, float]) -> str:
     """Return what is wrong with the parameters; empty if nothing is."""
     return (
         check_sharing(options)
+        or check_costs(options)
         or check_combinations(options)
         or slurm.check_backfilling({name: options[name] for name in slurm.OPTIONS})
     )
@@ -79,6 +85,14 @@ def check_sharing(options: Mapping[str, float]) -> str:
     for name, least in _LEAST.items():
         if not least <= options[name] <= 1_000_000 or options[name] != int(options[name]):
             return f"{name} is a whole number from {least} to 1000000, not {options[name]:g}."
+    return ""
+
+
+def check_costs(options: Mapping[str, float]) -> str:
+    """Return what is wrong with the assumed cost of a change of nodes; empty if nothing is."""
+    stall, memory, bandwidth = options["stall"], options["memory"], options["bandwidth"]
+    if not (0 <= stall <= LONGEST and bandwidth > 0 and 0 <= memory < np.inf and memory <= LONGEST * bandwidth):
+        return f"stall, and memory over bandwidth, are from 0 to {LONGEST:,} seconds, and bandwidth is above 0."
     return ""
 
 
@@ -119,6 +133,8 @@ def rules_of(state: State, options: Floats) -> Rules:
         share,
         min(share, max(least, kept)) if feedback else share,
         max(share, min(most, state.cores - kept)) if feedback else share,
+        int(options[STALL_S] * MILLION),
+        int(options[MEMORY_MB] / options[BANDWIDTH_MBS] * MILLION),
     )
 
 
@@ -142,4 +158,6 @@ def with_share(rules: Rules, share: int) -> Rules:
         rules.usual,
         rules.least,
         rules.most,
+        rules.stall,
+        rules.transfer,
     )

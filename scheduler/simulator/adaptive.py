@@ -12,8 +12,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from drom.scheduler.engine.pool import EXPAND, SHRINK, STALL, TRANSFER
-from drom.scheduler.engine.state import MILLION, Pool
+from drom.scheduler.engine.state import EXPAND, MILLION, SHRINK, STALL, TRANSFER, Pool
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, MOLDABLE, NEVER, Ints
 from drom.workloads.choices import number, read_choices

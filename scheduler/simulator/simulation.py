@@ -35,6 +35,7 @@ from drom.scheduler.engine.state import (
     QUEUED,
     RESTART,
     RUNTIME_MODELS,
+    SPEED_UNIT,
     STARTS,
     TOO_MANY_ROWS,
     TOO_SHORT,
@@ -53,6 +54,7 @@ from drom.scheduler.predictors.knowledge import PREDICTORS, USER
 from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.contracts import table_of
 from drom.scheduler.simulator.evolving import with_phases
+from drom.scheduler.simulator.leaving import NodeModel
 from drom.scheduler.simulator.measurement import measure
 from drom.scheduler.simulator.partitions import Partitions, nodes_of_partitions, partition_of_jobs
 from drom.scheduler.simulator.resource_guide import ResourceGuide
@@ -83,7 +85,7 @@ FAULTS = {
     NO_ROOM: "starts a job on nodes that have no room for it",
     NOT_RUNNING: "resizes or extends a job that is not running",
     NOT_ITS_NODE: "resizes a job on a node that is not its own",
-    BAD_SHARE: "gives a job less than one core of a node, or more than there are",
+    BAD_SHARE: "gives a job less than one core of a node, more than there are, or fewer nodes than it can use",
     TOO_SHORT: "gives a job a limit that has passed",
     IN_THE_PAST: (
         "asks for its next call at a time that is not in the future, without having started a job or shortened a limit"
@@ -126,8 +128,8 @@ class Simulation:
     given: Machine
     """The machine before its cores became a pool."""
     seconds: float = 0.0
-    adaptive: PoolModel | None = None
-    """The parameters of jobs that share a pool."""
+    adaptive: PoolModel | NodeModel | None = None
+    """The parameters of jobs that share a pool, or that may leave whole nodes."""
     evolving: str = ""
     """The jobs that evolve: a fraction or the name of a file; empty for none."""
     predictor: str = USER
@@ -148,7 +150,7 @@ class Simulation:
         machine: Machine,
         policy: Policy,
         classes: Ints | None = None,
-        adaptive: PoolModel | None = None,
+        adaptive: PoolModel | NodeModel | None = None,
         *,
         evolving: str = "",
         seed: int = 1,
@@ -159,19 +161,25 @@ class Simulation:
     ) -> Simulation:
         """Return a simulation before its first event; jobs submitted together are in order of job number.
 
-        `classes` and `contracts` are in the order of `work`; by default all jobs are malleable. `adaptive` and
-        `evolving`, a fraction of the jobs drawn by `seed` or a file, are for policies that allot processors.
+        `classes` and `contracts` are in the order of `work`; by default all jobs are malleable. `adaptive` is a
+        PoolModel for policies that allot processors, otherwise a NodeModel, whose jobs are drawn by `seed`. `evolving`,
+        a fraction of the jobs drawn by `seed` or a file, is for policies that allot processors.
         Raises SchedulerError for rules and predictors that are unknown or unsuitable for this policy, and for a policy
         that cannot be compiled.
         """
         check_predictor(predictor, machine, policy)
         _check_machine(machine, policy)
-        order, pool, given = np.lexsort((work.job, work.submit)), None, machine
+        order, pool, leaving, given = np.lexsort((work.job, work.submit)), None, None, machine
         terms = None if contracts is None else table_of(contracts, work.submit)[order]
         work = work.take(order)
         classes = np.full(len(work), MALLEABLE, np.int64) if classes is None else classes[order].astype(np.int64)
+        speeds = speed_of_nodes(machine.speeds, machine.nodes, work)
+        if isinstance(adaptive, NodeModel):
+            leaving = adaptive.leaving(work, classes, machine.nodes, machine.cores, seed)
+            if not adaptive.is_linear and not len(speeds):
+                speeds = np.full(machine.nodes, SPEED_UNIT)
         if policy.pooled:
-            adaptive = adaptive or PoolModel()
+            adaptive = adaptive if isinstance(adaptive, PoolModel) else PoolModel()
             machine = machine._replace(nodes=machine.nodes * machine.cores, cores=1)
             seconds = np.maximum(work.run_time, work.requested_time)
             pool = adaptive.pool(work.allocated, seconds, classes, machine.nodes)
@@ -193,14 +201,15 @@ class Simulation:
             measured=policy.measures,
             outages=outages,
             sleep=sleep,
-            node_speed=speed_of_nodes(machine.speeds, machine.nodes, work),
+            node_speed=speeds,
+            leaving=leaving,
         )
         world.jobs.partition[:] = partition_of_jobs(machine.partitions, allowed, work, world.jobs.nodes)
         if machine.partitions and not policy.knows_nodes:
             msg = f"The policy {policy.name} counts nodes: partitions need slurm or sd with reservations=nodes."
             raise SchedulerError(msg)
         program = compile_program(policy, predictor, ordered=predictor == USER)
-        adaptive = adaptive if policy.pooled else None
+        adaptive = adaptive if policy.pooled or leaving else None
         run = cls(
             work, machine, policy, program, world, given, adaptive=adaptive, evolving=evolving, predictor=predictor
         )

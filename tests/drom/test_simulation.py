@@ -310,7 +310,7 @@ def test_a_frame_without_jobs() -> None:
         ({"cores": 10**7}, "cores is a number from 1 to 1,000,000, not 10,000,000."),
         ({"core": 2}, "'core=2': the policy easy has no parameter 'core': it has none."),
         ({"policy": "payoff"}, "--policy payoff needs contracts: add --contracts FILE, or for example"),
-        ({"adaptive": {"minimum": 1}}, "--adaptive is for policies that allot processors: add --policy equipartition"),
+        ({"adaptive": {"minimum": 1}}, "--adaptive is for policies that allot processors, and for those"),
         ({"event_rule": "late"}, "'late' is not a known event rule: choose instant, pyss, cqsim."),
         ({"predict": "oracle"}, "'oracle' is not a prediction: choose user, recent, learned."),
         ({"rule": {"larger": "eat"}}, "'larger=eat': the rule larger has the choices refuse, shrink, drop."),

@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 class Sharing(NamedTuple):
     """A machine and its rules. `cutoff` is MAX_SLOWDOWN, None: DynAVGSD; `ideal` is the runtime model.
 
-    `again` says whether a pass is made anew before the first malleable trial that is due after a static start.
+    `again` says whether a pass is made anew before the first malleable trial that is due after a static start. `least`
+    are the fewest nodes of each job; a change of nodes costs `stall` seconds, and `transfer` seconds take the data of a
+    node through a link. Speed is in proportion to nodes.
     """
 
     nodes: int
@@ -34,6 +37,9 @@ class Sharing(NamedTuple):
     window: int = 86400
     resolution: int = 60
     again: bool = True
+    least: Sequence[int] = ()
+    stall: Fraction = Fraction(0)
+    transfer: Fraction = Fraction(0)
 
 
 @dataclass
@@ -50,6 +56,16 @@ class Run:
     def end(self) -> int:
         """Its predicted end."""
         return self.start + self.limit
+
+    @property
+    def present(self) -> int:
+        """On how many nodes it has cores."""
+        return sum(cores > 0 for cores in self.shares.values())
+
+    def rate(self, *, ideal: bool) -> int:
+        """Return its work in a second."""
+        cores = [cores for cores in self.shares.values() if cores]
+        return sum(cores) if ideal else min(cores) * len(cores)
 
 
 class Hold(NamedTuple):
@@ -72,33 +88,48 @@ class World:
     starts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
 
-    def begin(self, job: Job, nodes: Sequence[int], cores: int, limit: int) -> None:
-        """Start a job."""
-        run = Run(job, self.now, limit, dict.fromkeys(nodes, cores), job.run * job.nodes * self.rules.cores)
+    def begin(self, job: Job, nodes: Sequence[int], cores: int, limit: int, delay: int = 0) -> None:
+        """Start a job, after a delay; it has its nodes at once."""
+        run = Run(job, self.now + delay, limit, dict.fromkeys(nodes, cores), job.run * job.nodes * self.rules.cores)
         for node in nodes:
             self.residents[node].append(run)
         self.running.append(run)
         self.queue.remove(job)
-        self.starts[job.number] = self.now
+        self.starts[job.number] = run.start
 
     def work(self) -> None:
         """Let a second pass."""
         for run in self.running:
-            least = min(run.shares.values()) * len(run.shares)
-            run.left -= sum(run.shares.values()) if self.rules.ideal else least
+            run.left -= run.rate(ideal=self.rules.ideal) if run.start <= self.now else 0
         self.now += 1
 
     def end_those_that_are_done(self) -> bool:
         """End jobs, in the order of their starts; the owner of each node has what comes free."""
-        over = [run for run in self.running if run.left <= 0 or run.end <= self.now]
-        for run in over:
+        ended = False
+        while run := next((run for run in self.running if run.left <= 0 or run.end <= self.now), None):
+            ended = True
+            before = {id(one): one.present for one in self.running}
             self.running.remove(run)
             self.ends[run.job.number] = self.now
             for node, cores in run.shares.items():
                 self.residents[node].remove(run)
                 if self.residents[node]:
                     self.residents[node][0].shares[node] += cores
-        return bool(over)
+            for one in self.running:
+                self.charge(one, before[id(one)])
+        return ended
+
+    def charge(self, run: Run, before: int) -> None:
+        """Add to the work of a job what a change from so many nodes costs it."""
+        run.left += math.floor(self.cost(run.job.nodes, before, run.present) * run.rate(ideal=self.rules.ideal))
+
+    def cost(self, size: int, before: int, after: int) -> Fraction:
+        """Return the seconds that a change of nodes costs a job of this size."""
+        if before == after:
+            return Fraction(0)
+        small, large = min(before, after), max(before, after)
+        most = max(Fraction(1, large), Fraction(1, small) - Fraction(1, large))
+        return self.rules.stall + self.rules.transfer * size * most
 
     def is_alone(self, run: Run) -> bool:
         """Return whether a job shares none of its nodes."""
@@ -133,6 +164,9 @@ class Pass:
         ends = [max(run.end for run in there) for there in world.residents if there]
         self.holds = [Hold(self.now, end, 1) for end in ends]
         self.starts_static = False
+        self.free = sum(not there for there in world.residents)
+        self.left = sum(map(self.leaves, world.running))
+        self.known = list(world.running)
 
     def go(self) -> bool:
         """Try one job after the other; return whether another pass is to be made at this second."""
@@ -144,12 +178,14 @@ class Pass:
                 self.holds.append(Hold(begin, begin + job.requested, job.nodes))
                 self.starts_static = True
                 continue
-            if self.is_due(job, begin):
-                if self.starts_static and self.rules.again:
-                    return True
-                if mates := self.mates(job):
-                    self.share(job, mates)
-                    return True
+            shares, leaves = self.is_due(job, begin), self.may_have_left(job)
+            if (shares or leaves) and self.starts_static and self.rules.again:
+                return True
+            if shares and (mates := self.mates(job)):
+                self.share(job, mates)
+                return True
+            if leaves and self.starts_on_left_nodes(job, begin):
+                return True
             if begin <= self.now + self.rules.window:
                 end, coarse = begin + job.requested, self.rules.resolution
                 self.holds.append(Hold(begin // coarse * coarse, end // coarse * coarse, job.nodes))
@@ -182,7 +218,7 @@ class Pass:
     def is_due(self, job: Job, begin: int) -> bool:
         """Return whether the malleable trial of a job is to be made."""
         static_end = begin + job.requested if begin <= self.now + self.rules.window else math.inf
-        if job.number <= self.latest or static_end <= self.now + self.stretched(job.requested):
+        if not self.rules.guest or job.number <= self.latest or static_end <= self.now + self.stretched(job.requested):
             return False
         hosts = [run.job.nodes for run in self.world.running if self.might_host(run, job.requested)]
         return any(sum(some) == job.nodes for size in (1, 2) for some in itertools.combinations(hosts, size))
@@ -192,7 +228,7 @@ class Pass:
         guest, rest = self.rules.guest, self.rules.cores - self.rules.guest
         bound = (run.end - self.now + 2) * guest // rest + 1
         if self.cutoff < math.inf:
-            waited = run.start - run.job.submit
+            waited = min(run.start, self.now) - run.job.submit
             bound = min(bound, int(self.cutoff * run.job.requested) + 1 - waited - run.limit)
         return self.world.is_alone(run) and length <= bound
 
@@ -222,6 +258,73 @@ class Pass:
                 mate.shares[node] -= self.rules.guest
         nodes = [node for mate in mates for node in mate.shares]
         self.world.begin(job, nodes, self.rules.guest, self.stretched(job.requested))
+
+    def spare(self, run: Run) -> int:
+        """Return how many nodes a job may leave at most, as it declares."""
+        return run.job.nodes - self.rules.least[run.job.number] if self.rules.least else 0
+
+    def may_have_left(self, job: Job) -> bool:
+        """Return whether the trial of a job on nodes that others leave is due."""
+        fresh = [run for run in self.world.running if run not in self.known]
+        left = self.left + sum(map(self.spare, fresh))
+        return left > 0 and job.number > self.latest and job.nodes <= self.free + left
+
+    def starts_on_left_nodes(self, job: Job, begin: int) -> bool:
+        """Start a job on nodes that others leave, and on free ones; return whether it can."""
+        world, length = self.world, job.requested
+        free = min(job.nodes - 1, self.room(length))
+        need, found = job.nodes - free, list[tuple[int, float, int, Run]]()
+        for run in world.running:
+            count = min(need, self.leaves(run))
+            if count > 0:
+                p = (run.start - run.job.submit + run.limit + self.later(run, count, length)) / run.job.requested
+                found += [(-count, p, run.job.number, run)] if p < self.cutoff else []
+        mates = list[tuple[Run, int]]()
+        for count, _, _, run in sorted(found, key=lambda one: one[:3])[:2]:
+            if given := min(-count, need):
+                mates.append((run, given))
+                need -= given
+        if need or not mates:
+            return False
+        delay = max(self.away(run, count) for run, count in mates)
+        static_end = begin + length if begin <= self.now + self.rules.window else math.inf
+        if static_end <= self.now + delay + length or (free and self.room(delay + length) < free):
+            return False
+        nodes = [node for node, there in enumerate(world.residents) if not there][:free]
+        for run, count in mates:
+            run.limit += self.later(run, count, length, delay)
+            left = [node for node, cores in run.shares.items() if cores][-count:]
+            before = run.present
+            run.shares.update(dict.fromkeys(left, 0))
+            world.charge(run, before)
+            nodes += left
+        world.begin(job, nodes, self.rules.cores, length, delay)
+        return True
+
+    def room(self, length: int) -> int:
+        """Return how many nodes are free, and not reserved, for so many seconds."""
+        begins = [hold.begin for hold in self.holds if self.now < hold.begin < self.now + length]
+        return max(0, self.rules.nodes - max(map(self.taken, [self.now, *begins])))
+
+    def leaves(self, run: Run) -> int:
+        """Return how many nodes a job may leave now."""
+        house, there = self.world.residents, [node for node, cores in run.shares.items() if cores]
+        alone = all(house[node] == [run] and run.shares[node] == self.rules.cores for node in there)
+        owns = all(house[node][0] is run for node in run.shares)
+        if not (self.spare(run) and run.start <= self.now and alone and owns):
+            return 0
+        return len(there) - self.rules.least[run.job.number]
+
+    def away(self, run: Run, count: int) -> int:
+        """Return in how many seconds the data of a job are off nodes."""
+        return math.ceil(self.world.cost(run.job.nodes, run.present, run.present - count))
+
+    def later(self, run: Run, count: int, length: int, delay: int | None = None) -> int:
+        """Return how much longer a job takes at most that leaves nodes for a guest."""
+        away, least = self.away(run, count), self.rules.least[run.job.number]
+        back = math.ceil(self.world.cost(run.job.nodes, least, least + count))
+        gone = length + (away if delay is None else delay)
+        return math.ceil(Fraction(gone * count, run.job.nodes)) + away + back
 
 
 def _by_end(runs: list[Run]) -> list[Run]:

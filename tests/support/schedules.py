@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from drom.scheduler.engine.compiler import load_policy
+from drom.scheduler.simulator.leaving import NodeModel
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.workload import Workload, make_workload
 from hypothesis import strategies as st
@@ -69,10 +70,22 @@ def workload(rows: Sequence[Row], cores: int = 1) -> Workload:
     return make_workload(columns | {"requested_processors": size, "status": np.ones(len(size), np.int64)})
 
 
-def simulation(rows: Sequence[Row], policy: str, machine: Machine | None = None, *choices: str) -> Simulation:
-    """Return a simulation of these jobs before its first event."""
+def simulation(
+    rows: Sequence[Row],
+    policy: str,
+    machine: Machine | None = None,
+    *choices: str,
+    adaptive: NodeModel | None = None,
+    least: Sequence[int] = (),
+) -> Simulation:
+    """Return a simulation of these jobs before its first event; `least` are their fewest nodes, if some may leave."""
     machine = machine or Machine(NODES)
-    return Simulation.of(workload(rows, machine.cores), machine, load_policy(policy, choices))
+    if least and adaptive is None:
+        adaptive = NodeModel(stall=0, memory=0)
+    run = Simulation.of(workload(rows, machine.cores), machine, load_policy(policy, choices), adaptive=adaptive)
+    if least:
+        run.world.jobs.least[:] = least
+    return run
 
 
 def starts(rows: Sequence[Row], policy: str, machine: Machine | None = None, *choices: str) -> list[int]:

@@ -26,6 +26,7 @@ from drom.scheduler.analysis.gantt import (
 )
 from drom.scheduler.analysis.schedule import SharedNode, schedule_of
 from drom.scheduler.analysis.series import DAY, Span, span_of
+from drom.scheduler.interface import RIGID
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,10 @@ from tests.support.schedules import Row, simulation
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints
+
+
+LEFT = ("interval=1", "max_slowdown=infinite", "stall=0", "memory=0")
+"""SD-Policy with a pass at each event, where changes of nodes cost nothing."""
 
 
 def test_jobs_alone() -> None:
@@ -186,3 +191,16 @@ def test_gpus_are_below_the_cores_of_their_node() -> None:
         (0, 0, 9, top + 2 + GPU_HEIGHT, top + 2 + 2 * GPU_HEIGHT, GPUS),
         (1, 0, 9, 0, 1, ON_CORES),
     ]
+
+
+def test_a_guest_on_nodes_that_its_mate_left() -> None:
+    """The guest has the whole height of these nodes, and the mate no box there until it is back."""
+    run = simulation([(0, 100, 100, 8), (10, 20, 20, 4)], "sd", Machine(8, 4), *LEFT, least=[4, 4])
+    run.world.jobs.cls[1] = RIGID
+    run.run()
+    schedule = schedule_of(run)
+    found = boxes(schedule, span_of(schedule))
+
+    assert sorted(box for box in found if box.job == 1) == [(1, 10, 30, node, node + 1, WHOLE) for node in range(4, 8)]
+    assert sorted((box.begin, box.end) for box in found if box.job == 0 and box.low == 4) == [(0, 10), (30, 110)]
+    assert sum((box.end - box.begin) * (box.high - box.low) for box in found) == 8 * 110

@@ -155,8 +155,10 @@ FAULTS = {
         "shortened a limit."
     ),
     "start(actions, 0); resize(actions, 0, state.queue, 2)": (
-        "at 0 s: it gives a job less than one core of a node, or more than there are (job 1)."
+        "at 0 s: it gives a job less than one core of a node, more than there are, or fewer nodes than it can use "
+        "(job 1)."
     ),
+    "start(actions, 0); resize(actions, 0, state.queue, 0)": "at 0 s: it gives a job less than one core of a node",
     "start(actions, 0); resize(actions, 0, state.queue + 7, 1)": (
         "at 0 s: it resizes a job on a node that is not its own (job 1)."
     ),

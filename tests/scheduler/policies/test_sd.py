@@ -340,6 +340,8 @@ def rules_with(*, mates: int = 2, weighted: bool = False, share: int = 2, cores:
         usual=share,
         least=share,
         most=share,
+        stall=0,
+        transfer=0,
     )
 
 
