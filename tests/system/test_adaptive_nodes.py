@@ -28,6 +28,10 @@ IGNORED = (
     "drom: the host file is ignored: write a line NODE slots=N for each node, at least one and each once, in 64 KiB.\n"
 )
 """What is said about a host file that is wrong."""
+STAY = (
+    "drom: ranks stay on a node that is given up, as MPI ends those of one launch together: launch on one node, or let "
+    "ranks end alone (docs/adaptive-mpi.md).\n"
+)
 CANNOT_SPAWN = (
     "drom: MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that "
     "it was given.\n"
@@ -56,7 +60,7 @@ def environment_of(process: psutil.Process) -> dict[str, str]:
 
 
 class Spread:
-    """A program that compares all its elements at each step, on emulated nodes: it begins with two ranks on n1."""
+    """A program that compares all its elements at each step, on emulated nodes, with two ranks on each of the first."""
 
     def __init__(
         self,
@@ -68,13 +72,15 @@ class Spread:
         launcher: tuple[str, ...] = (),
         source: Path = native_build.SOURCES / "adaptive.c",
         words: tuple[str, ...] = (),
+        launched: int = 2,
+        **variables: str,
     ) -> None:
         self._stop, self._hosts = start.folder / "stop", start.folder / "hosts"
         program = mpi.compile(source, folder)
         self._name = program.name
-        self.have(n1=2)
-        launch = mpi.launch_on(NODES, 2, *launcher, program, *(words or (str(least), str(self._stop))))
-        environment = mpi.environment(start.folder) | emulated_nodes(start.folder)
+        self.have(**dict.fromkeys(list(NODES)[: launched // 2], 2))
+        launch = mpi.launch_on(NODES, launched, *launcher, program, *(words or (str(least), str(self._stop))))
+        environment = mpi.environment(start.folder) | emulated_nodes(start.folder) | variables
         self.program: Program = start.start(*launch, DROM_MPI_HOSTFILE=str(self._hosts), **environment)
 
     def write(self, text: str) -> None:
@@ -120,6 +126,39 @@ def test_a_program_grows_onto_a_node_and_gives_it_up(mpi: Mpi, folder: Path, sta
     job.program.await_out("changed 3")
     job.await_ranks("n1", "n1", "n3")
     job.end()
+
+
+def test_a_node_may_have_another_name_for_the_launcher(mpi: Mpi, folder: Path, start: Programs) -> None:
+    """Ranks are spawned on the host that a line of the host file names, and released by the name of their node."""
+    job = Spread(mpi, folder, start)
+    job.write("n1 slots=2\nother slots=2 host=n2\n")
+    job.program.await_out("changed 4")
+    job.await_ranks("n1", "n1", "other", "other")
+    job.have(n1=2)
+    job.await_ranks("n1", "n1")
+    job.end()
+
+
+def test_ranks_of_one_launch_leave_its_nodes_one_by_one(folder: Path, start: Programs) -> None:
+    """Ranks that can end alone are released where their node is given up, and are spawned there anew."""
+    job = Spread(SPAWNING[1], folder, start, launched=4, MPIR_CVAR_CH4_NETMOD="ofi")
+    job.await_ranks("n1", "n1", "n2", "n2")
+    for _ in range(2):
+        job.have(n1=2)
+        job.await_ranks("n1", "n1")
+        job.have(n1=2, n2=2)
+        job.await_ranks("n1", "n1", "n2", "n2")
+    job.end()
+
+
+def test_ranks_that_end_only_together_stay(folder: Path, start: Programs) -> None:
+    """The ranks of a launch stay on a node that is given up while another node of it is not, and a sentence says so."""
+    job = Spread(MPIS[1], folder, start, launched=4)
+    job.await_ranks("n1", "n1", "n2", "n2")
+    job.have(n1=2)
+    job.program.await_err("ranks stay on a node")
+    job.await_ranks("n1", "n1", "n2", "n2")
+    job.end(STAY)
 
 
 def test_a_program_moves_to_other_nodes(mpi: Mpi, folder: Path, start: Programs) -> None:

@@ -16,16 +16,16 @@
 #include "drom_mpi.h"
 
 /* The tags of messages on the communicator of all ranks. */
-enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT, TAG_GROUP };
+enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT, TAG_GROUP, TAG_OUT };
 
 enum { NODE_SIZE = 256, MOST_PATH = 4096 };
 
 struct value;
 struct pending;
 
-/* A line of the host file. */
+/* A line of the host file; `host` is the name by which the launcher knows the node. */
 struct host {
-    char node[NODE_SIZE];
+    char node[NODE_SIZE], host[NODE_SIZE];
     int slots;
 };
 
@@ -34,9 +34,10 @@ struct hosts {
     int count;
 };
 
-/* What each rank knows of each other: the first rank of its group, whether it runs, the range of ranks, and its node. */
+/* What each rank knows of each other: the first rank of its group, whether it runs, whether it can end before the others of its
+ * group, the range of ranks, and its node. */
 struct member {
-    int first, runs, want[3];
+    int first, runs, ends_alone, want[3];
     char node[NODE_SIZE];
 };
 
@@ -53,7 +54,7 @@ struct nodes {
     double next_look;
     char *text; /* of the file, and its lines; on ranks that have read it */
     struct hosts hosts;
-    bool cannot_spawn, has_refused;
+    bool cannot_spawn, has_refused, ends_alone;
 };
 
 struct drom_mpi {
@@ -64,7 +65,7 @@ struct drom_mpi {
     bool leaves, has_changed, has_refused, is_released;
     bool has_world; /* all ranks are those of MPI_COMM_WORLD, or of several */
     bool has_stray, has_waited; /* what has been said by this rank */
-    int group_rank;          /* in the group that was launched or spawned with this rank */
+    int group_rank;          /* among those that are left of the group that was launched or spawned with this rank */
     struct member *members;  /* of each rank, where there is a host file */
     struct nodes nodes;
     struct pending *pending; /* messages of this rank that may not have been received yet */

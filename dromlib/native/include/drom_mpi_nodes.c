@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes that an adaptive MPI program gets and gives up while it runs: see docs/adaptive-mpi.md.
  *
- * A *group* is the ranks that were launched or spawned together and have a MPI_COMM_WORLD of their own: MPI lets processes end
- * only together with all others of their group. The host file lists the nodes that the program is to have. A group without a node
- * in it is released; a node in it without ranks gets a group. The first running rank reads the file and orders a *regrouping*, in
- * which all ranks take part, those that rest too. Spawned ranks join at their first malleability point, as if they had rested. */
+ * A *group* is the ranks that were launched or spawned together and have a MPI_COMM_WORLD of their own. The MPI standard lets
+ * processes end only together with all others of their group; MPICH 5 lets them end alone. The host file
+ * lists the nodes that the program is to have. Ranks on other nodes are released, if they can end alone or their whole group is
+ * released; a node in it without ranks gets a group. The first running rank reads the file and orders a *regrouping*, in which all
+ * ranks take part, those that rest too. Spawned ranks join at their first malleability point, as if they
+ * had rested. */
 #include "drom_mpi_internal.h"
 
 #include <sys/stat.h>
@@ -12,9 +14,13 @@
 
 enum { MOST_TEXT = 1 << 16, MOST_SLOTS = 1 << 16, MOST_COMMAND = 1 << 17, LOOK_MS = 100, MOST_GROUPS = 62 };
 
-/* The variable that names the host file, and the one that spawned ranks have. */
+/* The variable that names the host file; spawned ranks have its name as their parents have it in the second one. */
 #define HOSTFILE "DROM_MPI_HOSTFILE"
 #define SPAWNED "DROM_MPI_SPAWNED"
+
+/* The control variable of MPICH 5 with which MPI_Finalize() waits for no other rank. That of Open MPI 4, async_mpi_finalize, does
+ * not help: it cannot spawn ranks any more after some of a launch have ended. */
+#define ENDS_ALONE "MPIR_CVAR_NO_COLLECTIVE_FINALIZE"
 
 /* What the first running rank orders; the text of the host file follows. */
 struct order {
@@ -28,11 +34,15 @@ struct order {
 static bool read_host(const char *line, struct host *h)
 {
     int used = 0;
-    *h = (struct host){"", 0};
+    *h = (struct host){.slots = 0};
     if (line[strspn(line, " \t\r")] == '\0')
         return true;
-    return sscanf(line, "%255s slots=%d %n", h->node, &h->slots, &used) == 2 && line[used] == '\0' && h->slots >= 1 &&
-           h->slots <= MOST_SLOTS;
+    if (sscanf(line, "%255s slots=%d %n", h->node, &h->slots, &used) != 2 || used == 0)
+        return false;
+    memcpy(h->host, h->node, sizeof h->host);
+    if (sscanf(line + used, "host=%255s", h->host) == 1)
+        used += (int)(sizeof "host=" - 1 + strlen(h->host));
+    return line[used + (int)strspn(line + used, " \t\r")] == '\0' && h->slots >= 1 && h->slots <= MOST_SLOTS;
 }
 
 static bool is_listed(const struct hosts *hosts, const char *node);
@@ -109,29 +119,25 @@ static bool has_node(const drom_mpi *m, const char *node)
     return false;
 }
 
-/* Return whether the group of a rank has no node in the host file any more. */
-static bool is_given_up(const drom_mpi *m, const struct hosts *hosts, int rank)
+/* Return for each rank whether it is given up, for the caller to free: its node is not in the host file, nor is that of another
+ * rank with which it has to end. `stay` is set if another such rank keeps one from being given up. */
+static bool *find_given_up(const drom_mpi *m, const struct hosts *hosts, bool *stay)
 {
-    int first = m->members[rank].first;
-    for (int i = first; i < m->size && m->members[i].first == first; i++)
-        if (is_listed(hosts, m->members[i].node))
-            return false;
-    return true;
-}
-
-/* Return how many ranks are given up, of all and of those that run. */
-static int count_given_up(const drom_mpi *m, const struct hosts *hosts, int *running)
-{
-    int count = 0;
-    *running = 0;
-    for (int rank = 0, first = -1, is_gone = 0; rank < m->size; rank++) {
-        if (m->members[rank].first != first)
-            is_gone = is_given_up(m, hosts, rank);
-        first = m->members[rank].first;
-        count += is_gone;
-        *running += is_gone && has(m->map, rank);
+    bool *is_gone = must_have(m, calloc((size_t)m->size, sizeof *is_gone), 1);
+    *stay = false;
+    for (int first = 0, end; first < m->size; first = end) {
+        bool alone = true, all = true, any = false;
+        for (end = first; end < m->size && m->members[end].first == first; end++) {
+            is_gone[end] = !is_listed(hosts, m->members[end].node);
+            alone &= m->members[end].ends_alone != 0;
+            all &= is_gone[end];
+            any |= is_gone[end];
+        }
+        for (int rank = first; rank < end && !alone && !all; rank++)
+            is_gone[rank] = false;
+        *stay |= any && !alone && !all;
     }
-    return count;
+    return is_gone;
 }
 
 /* Read the host file if it has changed. One that is wrong changes nothing. */
@@ -165,8 +171,13 @@ static bool wants_regrouping(drom_mpi *m, struct order *order)
     look(m);
     if (n->hosts.count == 0)
         return false;
-    int running, lost = count_given_up(m, &n->hosts, &running), left = m->running - running;
-    bool spawns = false;
+    int lost = 0, left = m->running;
+    bool spawns = false, stay, *is_gone = find_given_up(m, &n->hosts, &stay);
+    for (int rank = 0; rank < m->size; rank++) {
+        lost += is_gone[rank];
+        left -= is_gone[rank] && has(m->map, rank);
+    }
+    free(is_gone);
     for (int i = 0; i < n->hosts.count && !n->cannot_spawn; i++)
         spawns |= !has_node(m, n->hosts.at[i].node);
     bool is_final = !spawns && left == m->size - lost; /* no more ranks will run */
@@ -174,8 +185,41 @@ static bool wants_regrouping(drom_mpi *m, struct order *order)
         say(m, "too few ranks would be left, so none is released: leave nodes for min_ranks in the host file.");
         n->has_refused = true;
     }
+    if (stay && !n->has_refused) {
+        say(m, "ranks stay on a node that is given up, as MPI ends those of one launch together: launch on one node, or let ranks "
+               "end alone (docs/adaptive-mpi.md).");
+        n->has_refused = true;
+    }
     *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->min_ranks, spawns};
     return order->releases || order->spawns;
+}
+
+/* Return whether MPICH runs on UCX, which fails at the end of a program if others of its ranks have ended before. */
+static bool is_on_ucx(void)
+{
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    const char *chosen = getenv("MPIR_CVAR_CH4_NETMOD");
+    int length;
+    MPI_Get_library_version(version, &length);
+    const char *device = strstr(version, "ch4:"), *name = chosen ? chosen : device ? device + strlen("ch4:") : "";
+    return strncmp(name, "ucx", strlen("ucx")) == 0;
+}
+
+/* Return whether this process can end before the others of its group; with `now` set the MPI library so that it may. */
+static bool end_alone(bool now)
+{
+    int provided, index, count, value = 1;
+    MPI_T_cvar_handle handle;
+    if (is_on_ucx() || MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS)
+        return false;
+    bool can = MPI_T_cvar_get_index(ENDS_ALONE, &index) == MPI_SUCCESS &&
+               MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) == MPI_SUCCESS;
+    if (can && now)
+        can = MPI_T_cvar_write(handle, &value) == MPI_SUCCESS;
+    if (can)
+        MPI_T_cvar_handle_free(&handle);
+    MPI_T_finalize();
+    return can;
 }
 
 /* --- groups that end and begin ---------------------------------------------------------------------------------------- */
@@ -190,12 +234,44 @@ static void use_all(drom_mpi *m, MPI_Comm all)
     MPI_Comm_size(all, &m->size);
 }
 
+/* Return once all ranks have received what others sent them, so that those that are given up can end without waiting for any. The
+ * last message between two ranks is one that such a rank receives. */
+static void part(const drom_mpi *m, const bool *is_gone, MPI_Comm staying)
+{
+    int leader = 0;
+    while (is_gone[leader])
+        leader++;
+    if (m->is_released) {
+        MPI_Ssend(NULL, 0, MPI_BYTE, leader, TAG_OUT, m->all);
+        MPI_Recv(NULL, 0, MPI_BYTE, leader, TAG_OUT, m->all, MPI_STATUS_IGNORE);
+        return;
+    }
+    MPI_Barrier(staying);
+    for (int rank = 0; m->rank == leader && rank < m->size; rank++)
+        if (is_gone[rank])
+            MPI_Recv(NULL, 0, MPI_BYTE, rank, TAG_OUT, m->all, MPI_STATUS_IGNORE);
+    for (int rank = 0; m->rank == leader && rank < m->size; rank++)
+        if (is_gone[rank])
+            MPI_Send(NULL, 0, MPI_BYTE, rank, TAG_OUT, m->all);
+}
+
 /* Separate the ranks that are given up from the others: with no communicator in common, either side can end alone. */
 static void release(drom_mpi *m, const struct hosts *hosts)
 {
     MPI_Comm all;
-    m->is_released = is_given_up(m, hosts, m->members[m->rank].first);
+    bool stay, *is_gone = find_given_up(m, hosts, &stay);
+    m->is_released = is_gone[m->rank];
     MPI_Comm_split(m->all, m->is_released ? MPI_UNDEFINED : 0, m->rank, &all);
+    part(m, is_gone, all);
+    int first = m->members[m->rank].first, gone = 0;
+    m->group_rank = 0;
+    for (int rank = first; rank < m->size && m->members[rank].first == first; rank++) {
+        gone += is_gone[rank];
+        m->group_rank += rank < m->rank && !is_gone[rank];
+    }
+    if (gone > 0) /* the others of a group that ends as a whole do so, too */
+        end_alone(true);
+    free(is_gone);
     use_all(m, all);
 }
 
@@ -203,9 +279,9 @@ static void release(drom_mpi *m, const struct hosts *hosts)
 static char **make_arguments(const drom_mpi *m, char *file, char *node)
 {
     const struct nodes *n = &m->nodes;
-    char **argv = must_have(m, malloc((size_t)(n->words + 4) * sizeof *argv), 1);
-    memcpy(argv, (char *[]){SPAWNED "=1", file, node}, 3 * sizeof *argv);
-    memcpy(argv + 3, n->command, (size_t)(n->words + 1) * sizeof *argv);
+    char **argv = must_have(m, malloc((size_t)(n->words + 3) * sizeof *argv), 1);
+    memcpy(argv, (char *[]){file, node}, 2 * sizeof *argv);
+    memcpy(argv + 2, n->command, (size_t)(n->words + 1) * sizeof *argv);
     return argv;
 }
 
@@ -213,14 +289,14 @@ static char **make_arguments(const drom_mpi *m, char *file, char *node)
 static MPI_Comm spawn(const drom_mpi *m, const struct host *h)
 {
     char file[MOST_PATH + 32], node[NODE_SIZE + 16];
-    snprintf(file, sizeof file, HOSTFILE "=%s", m->nodes.file);
+    snprintf(file, sizeof file, SPAWNED "=%s", m->nodes.file);
     snprintf(node, sizeof node, "DROM_NODE=%s", h->node);
     char **argv = make_arguments(m, file, node);
     MPI_Comm children, pair = MPI_COMM_NULL;
     MPI_Errhandler before;
     MPI_Info info;
     MPI_Info_create(&info);
-    MPI_Info_set(info, "host", h->node);
+    MPI_Info_set(info, "host", h->host);
     MPI_Info_set(info, "wdir", m->nodes.folder);
     MPI_Comm_get_errhandler(MPI_COMM_SELF, &before);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
@@ -305,7 +381,7 @@ static void grow(drom_mpi *m, const struct hosts *hosts)
 /* Learn what each rank is, and what the range of ranks is. */
 static void meet(drom_mpi *m, bool runs_now)
 {
-    struct member mine = {.first = m->rank - m->group_rank, .runs = runs_now};
+    struct member mine = {.first = m->rank - m->group_rank, .runs = runs_now, .ends_alone = m->nodes.ends_alone};
     memcpy(mine.want, m->want, sizeof mine.want);
     memcpy(mine.node, m->nodes.name, sizeof mine.node);
     free(m->members);
@@ -380,9 +456,11 @@ static void receive_order(drom_mpi *m, int source)
 static void leave_by(const drom_mpi *m, const struct order *order, const char *text)
 {
     struct hosts hosts = parse_hosts(m, text);
+    bool stay, *is_gone = find_given_up(m, &hosts, &stay);
     for (int rank = 0; order->releases && rank < m->size; rank++)
-        if (has(m->map, rank) && is_given_up(m, &hosts, m->members[rank].first))
+        if (has(m->map, rank) && is_gone[rank])
             add(m->leaving, rank);
+    free(is_gone);
     free(hosts.at);
 }
 
@@ -426,18 +504,28 @@ static bool is_spawned(MPI_Comm *parent)
     return *parent != MPI_COMM_NULL;
 }
 
+/* Return the name of the host file for this process, which differs where nodes have different folders; NULL without one. */
+static const char *find_file(void)
+{
+    const char *own = getenv(HOSTFILE), *file = own ? own : getenv(SPAWNED);
+    return file && strlen(file) < MOST_PATH ? file : NULL;
+}
+
 /* Begin with the host file that the first rank has in its environment, if it has one; collective. */
 static void begin_nodes(drom_mpi *m, MPI_Comm parent)
 {
     struct nodes *n = &m->nodes;
-    const char *file = getenv(HOSTFILE), *name = getenv("DROM_NODE");
+    const char *file = find_file(), *name = getenv("DROM_NODE");
     int length;
     m->group_rank = m->rank;
-    if (m->rank == 0 && file && strlen(file) < MOST_PATH && m->has_world)
+    if (m->rank == 0 && file && m->has_world)
         strcpy(n->file, file);
     MPI_Bcast(n->file, MOST_PATH, MPI_CHAR, 0, m->all);
     if (!n->file[0])
         return;
+    if (file)
+        strcpy(n->file, file);
+    n->ends_alone = end_alone(false);
     if (name && strlen(name) < NODE_SIZE)
         strcpy(n->name, name);
     else
