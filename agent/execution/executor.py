@@ -147,6 +147,7 @@ class JobExecutor(NoScheduler):
             for attempt in self.attempts.values():
                 if attempt.start.rests and attempt.state == "running":
                     self._report_range(attempt)
+                    self._report_vacated(attempt)
             self._remote.run(now)
             self._fillers.run(now)
             schedulers.report(self._hello, self._alive, now)
@@ -213,6 +214,8 @@ class JobExecutor(NoScheduler):
             self._remote.lost(message.body)
         elif isinstance(message, protocol.Resize):
             self._resize(attempt, message, now)
+        elif isinstance(message, protocol.Occupy):
+            self._occupy(attempt, message)
         elif isinstance(message, protocol.Signal):
             self._signal(attempt, message, now)
         elif isinstance(message, protocol.Save):
@@ -524,6 +527,31 @@ class JobExecutor(NoScheduler):
         if wants != attempt.wants:
             attempt.wants = wants
             self._log_reason(protocol.Wants(*attempt.key, *wants))
+
+    def _occupy(self, attempt: Attempt, wanted: protocol.Occupy) -> None:
+        """Give the programs of an adaptive job the nodes on which they are to have ranks."""
+        here = self._membership.node
+        if len(wanted.ranks) != len(wanted.nodes) or not any(wanted.ranks) or not attempt.start.rests:
+            return
+        try:
+            launch.write_ranks(attempt.start, self._place, wanted.nodes, wanted.ranks)
+        except OSError as error:
+            self._log("spool_failed", reason=f"cannot write a host file: {error.strerror}")
+            return
+        attempt.occupied = wanted.nodes
+        attempt.vacates = not dict(zip(wanted.nodes, wanted.ranks, strict=True)).get(here)
+        attempt.vacated = None
+
+    def _report_vacated(self, attempt: Attempt) -> None:
+        """Report that the ranks of an adaptive job have left this node, and then that all its processes have."""
+        job = self._node.jobs.get(attempt.name)
+        if not attempt.vacates or (job and job.present):
+            return
+        is_empty = attempt.start.mode == "hold" and not self._remote.steps.any_live(attempt)
+        report = protocol.Vacated(*attempt.key, is_empty)
+        if report != attempt.vacated:
+            attempt.vacated = report
+            self._log_reason(report)
 
     def _order(self, attempt: Attempt, cores: int, now: float) -> None:
         if attempt.name not in self._node.jobs:

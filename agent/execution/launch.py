@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.checkpoint.program import RESTART
 from drom.agent.execution import devices
-from drom.agent.execution.mpi_hosts import mpi_hosts
+from drom.agent.execution.mpi_hosts import host_file, mpi_hosts
 from drom.agent.execution.protocol import LETTERS, PROGRAM
 from drom.agent.ipc.runtime_dir import make_open
 from drom.agent.system import python_command
@@ -51,7 +51,15 @@ UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default
 HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 """Variables that name to mpirun the file with the nodes of a script, and the number of ranks of each."""
 STAND_INS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
-"""Variables that name to mpirun the command to use instead of ssh: `drom-step remote`."""
+"""Variables that name to mpirun of Open MPI the command to use instead of ssh: `drom-step remote`."""
+HYDRA = {"HYDRA_LAUNCHER": "rsh", "HYDRA_LAUNCHER_EXTRA_ARGS": "remote", "HYDRA_ENV": "none"}
+"""Makes mpirun of MPICH start its proxies by the same command, which HYDRA_LAUNCHER_EXEC names without its argument.
+
+Ranks have the environment of their node's proxy, not that of mpirun, whose DROM_ variables are of another node."""
+ADAPTIVE_HOSTFILE = "DROM_MPI_HOSTFILE"
+"""The variable that names to an adaptive program the file with the nodes on which it is to have ranks."""
+HYDRA_HOSTFILE = "HYDRA_HOST_FILE"
+"""The variable that names to mpirun of MPICH the file with the nodes of a script, in a form of its own."""
 TERMINAL = "drom.agent.execution.terminal"
 """The module that runs a program on a terminal."""
 CHOSEN = ("cwd", "input", "output", "error")
@@ -102,8 +110,10 @@ def environment(start: Start, place: LaunchSite) -> dict[str, str]:
     kept = {k: v for k, v in start.env.items() if k not in gone and not k.startswith(RANKS)}
     nodes = start.nodes or (place.node,)
     launcher = UNBOUND | OPEN_MPI | dict.fromkeys(STAND_INS, f"{_step()} remote")
+    launcher |= HYDRA | {"HYDRA_LAUNCHER_EXEC": _step()}
     if (start.script or start.terminal) and len(nodes) > 1:
         launcher |= dict.fromkeys(HOSTFILES, str(hosts_path(start, place)))
+        launcher[HYDRA_HOSTFILE] = str(hydra_hosts_path(start, place))
     about = {
         "PATH": f"{kept.get('PATH', USUAL_PATH)}:{_run().parent}",
         "DROM_JOB_ID": str(start.job),
@@ -114,6 +124,7 @@ def environment(start: Start, place: LaunchSite) -> dict[str, str]:
         "DROM_HOSTS": ",".join(f"{host}:{ranks}" for host, ranks in _hosts(start, nodes)),
         "DROM_NTASKS": str(start.total_tasks),
         "DROM_RUNTIME_DIR": str(place.runtime_dir),
+        **({ADAPTIVE_HOSTFILE: str(ranks_path(start, place))} if start.rests else {}),
         **({RESTART: "1"} if start.saving == PROGRAM and start.image else {}),
         **devices.variables(start, place.resources, amd=devices.AMD_DRIVER.exists()),
     }
@@ -163,6 +174,16 @@ def hosts_path(start: Start, place: LaunchSite) -> Path:
     return script_path(start, place).with_suffix(f".{start.attempt}.hosts")
 
 
+def hydra_hosts_path(start: Start, place: LaunchSite) -> Path:
+    """Return the path of the same file for mpirun of MPICH."""
+    return script_path(start, place).with_suffix(f".{start.attempt}.hydra")
+
+
+def ranks_path(start: Start, place: LaunchSite) -> Path:
+    """Return the path of the file with the nodes on which an adaptive job is to have ranks, once that has changed."""
+    return script_path(start, place).with_suffix(f".{start.attempt}.ranks")
+
+
 def terminal_path(start: Start, place: LaunchSite) -> Path:
     """Return the path of the file that says where the terminal of a job's user is, while the node knows the job."""
     return script_path(start, place).with_suffix(f".{start.attempt}.terminal")
@@ -172,8 +193,11 @@ def _files(start: Start, place: LaunchSite) -> dict[Path, tuple[str, int]]:
     """Return the text and the mode of each file of a job that is a script or has a terminal."""
     if not (start.script or start.terminal):
         return {}
-    hosts = "".join(f"{host} slots={ranks}\n" for host, ranks in _hosts(start, start.nodes))
-    files = {hosts_path(start, place): (hosts, 0o400)}
+    hosts = list(_hosts(start, start.nodes))
+    files = {
+        hosts_path(start, place): ("".join(f"{host} slots={ranks}\n" for host, ranks in hosts), 0o400),
+        hydra_hosts_path(start, place): ("".join(f"{host}:{ranks}\n" for host, ranks in hosts), 0o400),
+    }
     if start.script:
         files[script_path(start, place)] = start.script, 0o500
     if start.terminal:
@@ -190,6 +214,15 @@ def write_script(start: Start, place: LaunchSite) -> None:
     for path, (text, mode) in _files(start, place).items():
         make_open(path.parent)
         _write(path, text, mode, start)
+
+
+def write_ranks(start: Start, place: LaunchSite, nodes: Sequence[str], ranks: Sequence[int]) -> None:
+    """Replace the file with the nodes on which an adaptive job is to have ranks. Raises OSError."""
+    path = ranks_path(start, place)
+    make_open(path.parent)
+    fresh = path.with_suffix(".new")
+    _write(fresh, host_file(nodes, ranks), 0o400, start)
+    fresh.rename(path)
 
 
 def _write(path: Path, text: str, mode: int, start: Start) -> None:
@@ -218,8 +251,8 @@ def _let_read(fd: int, mode: int, start: Start) -> None:
 
 
 def remove_script(start: Start, place: LaunchSite) -> None:
-    """Remove the files of a job that is a script or has a terminal; steps have none."""
-    for path in _files(start, place):
+    """Remove the files of a job that is a script, has a terminal or is adaptive; steps have none."""
+    for path in (*_files(start, place), *([ranks_path(start, place)] if start.rests else ())):
         with contextlib.suppress(OSError):
             path.unlink()
             path.parent.rmdir()  # unless there are others

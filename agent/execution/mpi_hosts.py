@@ -30,6 +30,22 @@ def mpi_hosts(nodes: Sequence[str]) -> list[str]:
     return list(nodes) if all(map(_is_plain, nodes)) else [f"{ALIAS}{index}" for index in range(len(nodes))]
 
 
+def host_file(nodes: Sequence[str], ranks: Sequence[int]) -> str:
+    """Return the host file of an adaptive program, with the nodes of a job on which it is to have ranks."""
+    return "".join(
+        f"{node} slots={count}{'' if _is_plain(node) else f' host={ALIAS}{index}'}\n"
+        for index, (node, count) in enumerate(zip(nodes, ranks, strict=True))
+        if count
+    )
+
+
+def node_of(host: str, nodes: Sequence[str]) -> str:
+    """Return the node of a job that mpirun knows as `host`; the host itself if it is no alias of these nodes."""
+    position = host.removeprefix(ALIAS)
+    is_alias = host.startswith(ALIAS) and position.isdecimal() and len(position) < 10 and int(position) < len(nodes)
+    return nodes[int(position)] if is_alias else host
+
+
 def _is_plain(node: str) -> bool:
     """Return whether mpirun takes the name of a node for the whole name of a host."""
     name = node.lower()

@@ -21,6 +21,8 @@ An agent knows an attempt from `Start` until `Forget`, however often the agent i
 * A filler is saved by `Save`, and its attempt then ends with `Ended.saved`; `NotSaved` says that it goes on. Its image
   stays on the node, and is listed in `Hello.images`, until `Discard`. `Start.image` restores it, on another node after
   `Offer` to the node that has it, whose answer `Offered` comes as `Start.source`.
+* `Occupy` says on which nodes an adaptive job is to have ranks. A node without any answers `Vacated` once they have
+  gone. `Start` of mode hold adds a node to a job that runs.
 * `Post` is a message between the agents of a job's nodes: the scheduler relays `body`, unchanged, to the node `to`,
   if the job runs on both, and sets `node` to the name of the sender; otherwise it answers with `Lost`.
 """
@@ -348,6 +350,15 @@ class NotResized:
 
 
 @dataclass(frozen=True, slots=True)
+class Vacated:
+    """No rank of an adaptive job is on the node after an `Occupy` without it; with `is_empty`, no process either."""
+
+    job: int = field(metadata=_is(_ID))
+    attempt: int = field(metadata=_is(_ID))
+    is_empty: bool = field(metadata=_is(_switch))
+
+
+@dataclass(frozen=True, slots=True)
 class Wants:
     """The programs of an adaptive job report that it needs `least` cores, and can use `most` (0: all)."""
 
@@ -447,6 +458,19 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
+class Occupy:
+    """An adaptive job is to have so many `ranks` on each of `nodes`, which begin with those of its `Start`.
+
+    The program releases its ranks on nodes without any and spawns those of nodes where it has none.
+    """
+
+    job: int = field(metadata=_is(_ID))
+    attempt: int = field(metadata=_is(_ID))
+    nodes: tuple[str, ...] = field(metadata=_is(_many(_NAME)))
+    ranks: tuple[int, ...] = field(metadata=_is(_many(_COUNT)))
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """Send a signal to those processes of the job here that `to`, one of `RECEIVERS`, names.
 
@@ -520,8 +544,10 @@ class Lost:
     body: dict[str, Any] = field(metadata=_is(_book(_value)))
 
 
-FromAgent = Hello | Alive | Started | Refused | Ended | Resized | NotResized | NotSaved | Offered | Wants | Post
-ToAgent = Welcome | No | Who | Start | Resize | Signal | Save | Offer | Discard | Forget | Post | Lost
+FromAgent = (
+    Hello | Alive | Started | Refused | Ended | Resized | NotResized | NotSaved | Offered | Vacated | Wants | Post
+)
+ToAgent = Welcome | No | Who | Start | Resize | Occupy | Signal | Save | Offer | Discard | Forget | Post | Lost
 
 
 def _by_kind(kinds: Iterable[type]) -> dict[str, type]:
@@ -533,8 +559,10 @@ def _kind(message: type) -> str:
     return "".join("_" + c.lower() if c.isupper() else c for c in message.__name__)[1:]
 
 
-FROM_AGENT = _by_kind((Hello, Alive, Started, Refused, Ended, Resized, NotResized, NotSaved, Offered, Wants, Post))
-TO_AGENT = _by_kind((Welcome, No, Who, Start, Resize, Signal, Save, Offer, Discard, Forget, Post, Lost))
+FROM_AGENT = _by_kind(
+    (Hello, Alive, Started, Refused, Ended, Resized, NotResized, NotSaved, Offered, Vacated, Wants, Post)
+)
+TO_AGENT = _by_kind((Welcome, No, Who, Start, Resize, Occupy, Signal, Save, Offer, Discard, Forget, Post, Lost))
 
 
 # --- as bytes ---------------------------------------------------------------------------------------------------------

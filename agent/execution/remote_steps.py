@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import Refused
+from drom.agent.execution.mpi_hosts import node_of
 from drom.agent.execution.protocol import Post
 from drom.agent.execution.step_requests import NUMBER, Request, StepRequestServer
 from drom.agent.execution.steps import Step, Steps
@@ -99,7 +100,7 @@ class RemoteSteps:
         attempt = self._attempts.get((request.job, request.attempt))
         if attempt is None or not attempt.lives or request.uid != attempt.start.uid:
             self._answer(request.number, f"1 no job {request.job} of yours runs on {self._place.node}.")
-        elif request.host not in (self._place.node, *attempt.start.nodes):
+        elif node_of(request.host, attempt.nodes) not in (self._place.node, *attempt.nodes):
             self._answer(request.number, f"1 {request.host} is not a node of job {request.job}.")
         else:
             self._ask(request)
@@ -110,13 +111,13 @@ class RemoteSteps:
         self._left.pop(request.number, None)
         if attempt and attempt.lives:
             self._left[request.number] = request
-            self._deliver(attempt, request.host, {"end": request.number})
+            self._deliver(attempt, node_of(request.host, attempt.nodes), {"end": request.number})
 
     def _ask(self, request: Request) -> None:
         attempt = self._attempts.get((request.job, request.attempt))
         if attempt:
             wanted = {"step": request.number, "command": request.command, "folder": request.folder}
-            self._deliver(attempt, request.host, wanted)
+            self._deliver(attempt, node_of(request.host, attempt.nodes), wanted)
 
     def _answer(self, number: str, text: str) -> None:
         self._left.pop(number, None)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from drom.agent.execution import protocol
     from drom.agent.execution.launch import LaunchSite
     from drom.agent.execution.protocol import Signal, Start
     from drom.agent.execution.spool import Folder, Status
@@ -70,11 +71,22 @@ class Attempt:
     saved: tuple[int, int] = (0, 0)
     """The number of the save that has ended it, and the bytes of that image."""
     wants: tuple[int, int] = (0, 0)
+    occupied: tuple[str, ...] = ()
+    """The nodes of an adaptive job, if they were changed since its start, in the order in which it got them."""
+    vacates: bool = False
+    """Whether the job is to have no rank on this node, although it is one of these."""
+    vacated: protocol.Vacated | None = None
+    """What was last reported of that."""
 
     @property
     def key(self) -> tuple[int, int]:
         """The numbers of job and attempt."""
         return self.start.job, self.start.attempt
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the job, in the order in which it got them."""
+        return self.occupied or self.start.nodes
 
     @property
     def name(self) -> str:

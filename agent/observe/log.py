@@ -58,9 +58,9 @@ _NAMES = {
     """,
     Level.INFO: """
         applied arrived bound compiled compiling excluded job_cancelled job_completed job_ended job_ending job_failed
-        job_held job_limit job_ordered job_placed job_range job_released job_resized job_saved job_saving
-        job_signalled job_started job_submitted job_timeout job_updated kept metrics remote slurm_limit slurm_released
-        slurm_taken_back slurm_use task_ended task_started
+        job_held job_left job_limit job_ordered job_placed job_range job_ranks job_released job_resized job_saved
+        job_saving job_signalled job_started job_submitted job_timeout job_updated job_vacated kept metrics remote
+        slurm_limit slurm_released slurm_taken_back slurm_use task_ended task_started
     """,
     Level.DEBUG: "joined responder_left responder_set",
 }

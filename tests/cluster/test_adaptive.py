@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.scheduler.demo.adaptive import QUIETLY
+from drom.scheduler.testbed.cluster import HEAD
 
 from tests.cluster.rig import RealRig, rig
 from tests.support import native_build
 from tests.support.agents import wait_until
 from tests.support.example_programs import SOURCES
-from tests.support.mpi_programs import Mpi
+from tests.support.mpi_programs import MPIS, Mpi, Wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from tests.cluster.rig import Rig
 
 pytestmark = pytest.mark.timeout(300)
-OPEN_MPI = Mpi("openmpi")
+OPEN_MPI = MPIS[0]
+WHEEL = Wheel("mpich-wheel")
+EACH = pytest.mark.parametrize("mpi", [*MPIS, WHEEL], ids=lambda mpi: mpi.name)
+BY_TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
+"""All nodes are one machine for the libraries below MPICH, but their processes share no memory."""
 LONG = {"time": 3600}
 STEPS = "1500"
 """Steps of an example, for longer than its ranks change."""
@@ -46,11 +51,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs")
 
 
-def submit(here: Rig, folder: Path, least: int, most: int, *words: str) -> int:
+def environment_of(here: Rig, mpi: Mpi, folder: Path) -> dict[str, str]:
+    """Return the environment of a job whose mpirun is that of an MPI library."""
+    tools, found = folder / f"tools.{mpi.name}", here.spec().environment
+    if not tools.exists():
+        tools.mkdir()
+        (tools / "mpirun").write_text(f'#!/bin/sh\nexec {mpi.find("mpirun")} "$@"\n', encoding="utf-8")
+        (tools / "mpirun").chmod(0o755)
+    network = {"MPIR_CVAR_CH4_NETMOD": "ofi"} if mpi is WHEEL else {}  # not UCX, on which no rank ends alone
+    return found | QUIETLY | BY_TCP | network | {"PATH": f"{tools}:{found['PATH']}"}
+
+
+def submit(here: Rig, folder: Path, least: int, most: int, *words: str, mpi: Mpi = OPEN_MPI) -> int:
     """Submit a program that compares all its elements at each step, and ends when there is the file `stop`."""
-    program = OPEN_MPI.compile(native_build.SOURCES / "adaptive.c", folder)
-    environment = here.spec().environment | QUIETLY
+    program = mpi.compile(native_build.SOURCES / "adaptive.c", folder)
+    environment = environment_of(here, mpi, folder)
     return here.submit(str(program), "1", "stop", *words, environment=environment, least=least, most=most, **LONG)
+
+
+def on(here: Rig, name: str) -> list[str]:
+    """Return the names of what runs on a node beside its agent."""
+    found = here.network[name].do("ps", "-e", "-o", "comm=").split()
+    return [one for one in found if one not in ("sh", "sleep", "ps", "drom-agent")]
 
 
 def sleeper(here: Rig, cores: int) -> int:
@@ -74,9 +96,10 @@ def await_cores(here: Rig, number: int, cores: int) -> None:
     )
 
 
-def test_a_job_shrinks_and_grows_across_nodes(here: Rig, folder: Path) -> None:
-    """It has all cores, gives newcomers theirs, down to its minimum, and has them back; every element is right."""
-    number = submit(here, folder, 2, 8)
+@EACH
+def test_a_job_shrinks_and_grows_across_nodes(here: Rig, folder: Path, mpi: Mpi) -> None:
+    """A job has all cores, gives newcomers theirs, down to its minimum, and has them back; every element is right."""
+    number = submit(here, folder, 2, 8, mpi=mpi)
     here.await_held(number, ALL)
     first = sleeper(here, 3)
     here.await_state(first, "running")
@@ -131,6 +154,35 @@ def test_an_example_gives_its_answer(here: Rig, folder: Path, source: str) -> No
     assert here.await_state(number, "completed", "failed")["status"] == 0, here.output(number)
     name = source.partition(".")[0]
     assert here.lines(f"drom-{number}.out")[-1] == f"{name}: 64 x 64, {STEPS} steps ok"
+
+
+def test_a_drained_node_is_left_and_comes_back(here: Rig, folder: Path) -> None:
+    """Nothing of a job is left on a drained node with an MPI library that ends ranks alone; ranks return after it."""
+    number = submit(here, folder, 2, 8, mpi=WHEEL)
+    here.await_held(number, ALL)
+    for _ in range(2):
+        here.ask("drain", node="n3", reason="repair")
+        wait_until(lambda: on(here, "n3") == [], lambda: f"{on(here, 'n3')}\n{here.output(number)}\n{here.said(HEAD)}")
+        here.await_held(number, {"n1": 2, "n2": 2, "n4": 2})
+        here.ask("drain", node="n3", reason="")
+        here.await_held(number, ALL)
+    end(here, number)
+
+
+def test_ranks_rest_on_a_drained_node_if_they_cannot_end_alone(here: Rig, folder: Path) -> None:
+    """A job with Open MPI has no cores of a drained node, keeps its ranks there at rest, and says so."""
+    number = submit(here, folder, 2, 8)
+    here.await_held(number, ALL)
+    here.ask("drain", node="n3", reason="repair")
+    await_cores(here, number, 6)
+    wait_until(lambda: "ranks stay on a node" in here.output(number), lambda: here.output(number))
+    (node,) = (node for node in here.ask("nodes")["nodes"] if node["name"] == "n3")
+    assert node["leaving"].startswith(f"the ranks of job {number} on n3 rest, and end")
+    assert {row["state"] for row in here.tasks("n3")} == {"resting"}
+
+    here.ask("drain", node="n3", reason="")
+    here.await_held(number, ALL)
+    end(here, number)
 
 
 def test_changes_survive_the_scheduler(here: Rig, folder: Path) -> None:

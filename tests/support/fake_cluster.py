@@ -82,6 +82,8 @@ class FakeNode:
     """The number of the save, and the work done by then, by job."""
     peers: dict[str, FakeNode] = field(default_factory=dict)
     cpu: str = "x86"
+    can_release: bool = True
+    """Whether ranks of adaptive jobs end here when they are ordered to."""
 
     def hello(self) -> say.Hello:
         """Say who it is."""
@@ -118,6 +120,8 @@ class FakeNode:
         elif isinstance(message, say.Discard):
             if self.images.get(message.job, (0, 0))[0] == message.generation:
                 del self.images[message.job]
+        elif isinstance(message, say.Occupy):
+            self._occupy(message)
         elif isinstance(message, (say.Resize, say.Signal, say.Save, say.Forget)):
             self._obey(message)
 
@@ -182,6 +186,13 @@ class FakeNode:
         one.saved = number
         self.end(key, 0)
 
+    def _occupy(self, message: say.Occupy) -> None:
+        """Release the ranks of an adaptive job that is to have none here."""
+        key = message.job, message.attempt
+        ranks = dict(zip(message.nodes, message.ranks, strict=True))
+        if self.can_release and key in self.running and not ranks.get(self.name):
+            self.outbox.append(say.Vacated(*key, key not in self.begun))
+
     def _ended(self, key: tuple[int, int]) -> say.Ended:
         """Say how an attempt has ended."""
         one = self.known[key]
@@ -207,6 +218,7 @@ class FakeNode:
             one.notified |= message.once
         else:
             del self.known[key]
+            self.launched -= {key} - self.begun  # a job may come back to a node that it has left
 
     def end(self, key: tuple[int, int], status: int) -> None:
         """Let an attempt end."""

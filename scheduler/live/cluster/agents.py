@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.membership import Membership
     from drom.scheduler.live.cluster.state import ClusterState
 
-_OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized | say.NotSaved | say.Wants
+_OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized | say.NotSaved | say.Vacated | say.Wants
 
 
 class Agents:
@@ -77,6 +77,8 @@ class Agents:
                     self._executions.kill(node.name, part.job)
                 else:
                     self._executions.repeat_notice(node.name, part.job)
+                    if part.job.ranks:
+                        self._executions.ranks.order(part.job)
         for part in self._placements.on(node.index):
             if part.job.number not in known and not self._placements.is_unsure(part.job.number):
                 self._executions.missing(part, now)
@@ -129,8 +131,8 @@ class Agents:
                 self._executions.holds(part, message.cores, now)
             case say.NotResized():
                 self._executions.not_resized(part, message, now)
-            case say.Wants():
-                self._executions.wants(part.job, message, now)
+            case say.Wants() | say.Vacated():
+                self._executions.adapts(part, message, now)
 
     def _on_unknown_attempt(self, node: Node, message: _OfJob) -> None:
         """Kill or forget an attempt that does not belong on a node; its cores are not free until it has left."""
@@ -173,6 +175,9 @@ class Agents:
             self._outbox.warn("node_drained", node=node.name, job=job.number, reason=message.reason)
         if message.fault == "busy":
             self._members.put_off(node, message.reason, now)
+        if self._executions.ranks.may_leave(part) and not job.verdict:
+            self._executions.ranks.left(part, now)
+            return
         job.losses += message.fault == "image"
         again = message.fault != "job" and (job.spec.requeue or node.name == job.launcher)  # else it may have started
         self._executions.leave(part)
@@ -182,6 +187,9 @@ class Agents:
         node, job = part.node, part.job
         job.cpu_seconds += message.cpu_seconds
         job.max_rss = max(job.max_rss, message.max_rss)
+        if self._executions.ranks.may_leave(part) and not job.verdict:
+            self._executions.ranks.left(part, now)
+            return
         launcher = node.name == job.launcher
         if launcher and job.started is None and message.began:  # while no scheduler was there
             job.started = min(now, max(job.submitted, message.began - node.skew))

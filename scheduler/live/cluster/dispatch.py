@@ -36,7 +36,13 @@ class Start(NamedTuple):
     job: int
 
 
-Order = Resize | Start
+class Join(NamedTuple):
+    """The order to start a part of a job that runs on other nodes."""
+
+    part: Placement
+
+
+Order = Resize | Start | Join
 
 
 class Dispatch:
@@ -68,6 +74,10 @@ class Dispatch:
             if all(self._fits(part) for part in self._placements.of(job)):
                 self._placements.ask(job)
                 orders.append(Start(job))
+        for part in self._placements.joining():
+            if self._fits(part):
+                self._placements.ask_one(part)
+                orders.append(Join(part))
         self._version = self._placements.version
         return orders
 
@@ -81,9 +91,15 @@ class Dispatch:
             return True
         return sum(spec.memory for spec in others) + waiting.job.spec.memory <= node.memory
 
+    def _grows(self, job: int) -> bool:
+        """Return whether a job has yet to get cores elsewhere, before it may lose those of a drained node."""
+        return any(part.planned > part.confirmed for part in self._placements.of(job))
+
     def _resizes(self, parts: list[Placement], now: float) -> Iterator[Resize]:
         """Give and yield the orders for parts on one node that can be given now."""
         for part in parts:
+            if part.node.drained and part.planned < part.held and self._grows(part.job.number):
+                continue
             others = self._placements.held(part.node.index) - part.held
             if others + max(part.held, part.planned) <= part.node.cores and part.may_be(part.planned, now):
                 part.ordered.append(part.planned)

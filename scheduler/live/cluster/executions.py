@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from drom.agent.execution import protocol as say
 from drom.agent.text import duration
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.dispatch import Resize, Start
+from drom.scheduler.live.cluster.dispatch import Join, Resize, Start
 from drom.scheduler.live.cluster.jobs import (
     ENDING,
     FAILED,
@@ -25,8 +25,9 @@ from drom.scheduler.live.cluster.jobs import (
 )
 from drom.scheduler.live.cluster.launch import start_of
 from drom.scheduler.live.cluster.notices import Notices
-from drom.scheduler.live.cluster.placements import ABSENT, ASKED, STARTED, UNSURE, Placement
+from drom.scheduler.live.cluster.placements import ABSENT, ASKED, STARTED, UNSURE, WAITING, Placement
 from drom.scheduler.live.cluster.pool_controller import PoolController
+from drom.scheduler.live.cluster.ranks import Ranks
 from drom.scheduler.live.cluster.spec import Notice, notice_of
 from drom.scheduler.live.cluster.survivors import Survivors
 
@@ -54,6 +55,7 @@ class Executions:
         self._outbox = state.outbox
         self._placements = state.placements
         self.survivors = Survivors(state.settings.kill_wait)
+        self.ranks = Ranks(state)
         self._notices = Notices(state.jobs)
         self.rates: dict[int, Rates] = {}
         """The measured rates of running jobs, by job, as far as this scheduler has received them."""
@@ -70,6 +72,8 @@ class Executions:
 
     def follow_policy(self, controller: Driver, now: float) -> None:
         """Call the policy if it is due, and give the orders that follow from its decisions."""
+        if isinstance(controller, PoolController):
+            self.ranks.offer(controller)
         for number in controller.turn(int(now)):
             self.place(self._state.jobs[number], controller, now)
         self._notify_due(controller, now)
@@ -83,6 +87,8 @@ class Executions:
                     job.shares[name] = cores
                     self._note_limit(job, controller.limit(number), now)
                     self._outbox.save(job)
+        if isinstance(controller, PoolController):
+            self.ranks.follow(controller, now)
         self._give_orders(now)
 
     def place(self, job: Job, controller: Driver, now: float) -> None:
@@ -132,6 +138,9 @@ class Executions:
                 self.count_from(job, now)
                 for name in job.shares:
                     self.start_on(name, job, now)
+                continue
+            if isinstance(order, Join):
+                self.start_on(order.part.node.name, order.part.job, now)
                 continue
             job, name, cores = order.part.job, order.part.node.name, order.cores
             self._outbox.send(name, say.Resize(job.number, job.attempt, cores, self._state.settings.shrink_within))
@@ -243,6 +252,9 @@ class Executions:
             self._notices.expect(job)
             self._outbox.record(job, now, "started")
             self._queue.tell_dependents(job, now)
+        elif job.state == RUNNING and job.ranks:
+            self.holds(part, part.confirmed, now)
+            self.ranks.order(job)
 
     def holds(self, part: Placement, cores: int, now: float) -> None:
         """Record how many cores of a node a job holds, with a history entry if that differs from the last one."""
@@ -262,7 +274,14 @@ class Executions:
                 self._state.controller.refused(guest.number, int(now))
             self._back_to_queue(guest, f"job {job.number} did not make room: {message.reason}", now)
 
-    def wants(self, job: Job, message: say.Wants, now: float) -> None:
+    def adapts(self, part: Placement, message: say.Wants | say.Vacated, now: float) -> None:
+        """Handle what the ranks of an adaptive job on a node report, or have done."""
+        if isinstance(message, say.Wants):
+            self._wants(part.job, message, now)
+        else:
+            self.ranks.vacated(part, message, now)
+
+    def _wants(self, job: Job, message: say.Wants, now: float) -> None:
         """Take the range of cores that the programs of a job report: within its ranks, and of what its user asked for.
 
         Programs that report no most cores, as when they begin, only need as many as they report.
@@ -280,7 +299,9 @@ class Executions:
     def missing(self, part: Placement, now: float) -> None:
         """Handle a node's report that it does not know a job that belongs there."""
         job = part.job
-        if part.state == STARTED:
+        if self.ranks.may_leave(part) and part.state == STARTED and not job.verdict:
+            self.ranks.left(part, now)
+        elif part.state == STARTED:
             self.lose(job, f"node {part.node.name} has lost it", now)
             self.leave(part)
             self.end(job, job.verdict, now)
@@ -329,7 +350,7 @@ class Executions:
     def _leave_other_nodes(self, job: Job) -> None:
         """Remove a job that may have been started from the nodes that reported that it was not; others will report."""
         for part in self._placements.of(job.number):
-            if part.state == ABSENT:
+            if part.state == ABSENT or (part.state == WAITING and job.number not in self._placements.waiting):
                 self._placements.remove(part)
             elif part.state == UNSURE:
                 part.state = ASKED
@@ -401,7 +422,7 @@ class Executions:
         is_unsure = job.state == STARTING and not job.acknowledged
         self._queue.is_on_nodes(job)
         left = [nodes[name] for name in job.left]
-        cores = {nodes[name].index: amount for name, amount in job.shares.items()}
+        cores = {nodes[name].index: amount for name, amount in job.shares.items() if name in job.left or not job.ranks}
         controller.restore(job.number, self._queue.request(job), cores, int(job.started or now), job.limit)
         self._placements.restore(job, left, UNSURE if is_unsure else ASKED)
         if job.state == RUNNING:

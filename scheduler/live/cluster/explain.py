@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.cluster import Cluster
     from drom.scheduler.live.cluster.driver import Driver
     from drom.scheduler.live.cluster.jobs import Job, Node
+    from drom.scheduler.live.cluster.placements import Placement
 
 
 def why(job: Job, cluster: Cluster) -> str:
@@ -291,11 +292,40 @@ def _ending(job: Job, cluster: Cluster) -> str:
     return f"{ends}: what is left of it is killed."
 
 
+def _drained(job: Job, cluster: Cluster) -> list[Placement]:
+    """Return the parts of a job on drained nodes."""
+    return [part for part in cluster.placements.of(job.number) if part.node.drained]
+
+
+def _leaving(part: Placement) -> str:
+    """Return whether a job leaves the drained node of one of its parts, and what that waits for, as a clause."""
+    name = part.node.name
+    if not part.job.ranks:
+        return f"job {part.job.number} runs on {name} until it ends"
+    if part.vacated:
+        return f"no rank of job {part.job.number} is on {name}, and what its MPI library keeps there ends with the job"
+    if part.planned:
+        return f"job {part.job.number} stays on {name}, as the minima of all jobs do not fit on the other nodes"
+    if part.held:
+        return f"job {part.job.number} leaves {name} once it has cores elsewhere"
+    rest = f"the ranks of job {part.job.number} on {name} rest"
+    if name == part.job.launcher:
+        return f"{rest} until it ends, as mpirun does, which has started it there"
+    return f"{rest}, and end at its next malleability point if its MPI library can end some ranks before others"
+
+
+def leaving(node: Node, cluster: Cluster) -> str:
+    """Return which jobs a drained node waits for, and why, as clauses; empty if it waits for none."""
+    parts = cluster.placements.on(node.index) if node.drained and cluster.policy.pooled else []
+    return "; ".join(_leaving(part) for part in parts)
+
+
 def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [_has(job, cluster)]
     if job.ranks:
         can, has = span_of(job.least, job.most, "core"), sum(job.sizes.values())
         said.append(f"It runs on {can}, and has {has} now: the other {job.tasks - has} of its {job.tasks} ranks rest.")
+        said += [f"{about[0].upper()}{about[1:]}." for part in _drained(job, cluster) if (about := _leaving(part))]
     if cluster.fillers.is_saving(job):
         said.append("It is being saved, because a regular job needs its node.")
     if job.number in cluster.executions.offers:

@@ -50,8 +50,9 @@ class Job:
     own program ended at the time `over`, although it may not have left all nodes. `losses` counts its losses soon after
     its start since it was last released. `holder` is the name of the last user who held it. In an array of jobs it has
     an `index`, and `array` is the number of the array's first job. `notified` says whether this attempt was sent the
-    signal that it asked for before its limit. `ranks` are its tasks by node, if they may be more than its cores, and
-    `wants` the fewest and most cores that its programs report that they can use; empty: as it was submitted.
+    signal that it asked for before its limit. `ranks` are the tasks that it is to have by node, if they may be more
+    than its cores (0: they leave the node or have left it), and `wants` the fewest and most cores that its programs
+    report that they can use; empty: as it was submitted.
 
     A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
     its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.

@@ -22,6 +22,7 @@ def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -
     `source` is where the node gets the job's image if it has none.
     """
     spec, launches = job.spec, node == job.launcher
+    nodes = [name for name in job.shares if not job.ranks or job.ranks[name]]
     mode = "hold" if not launches else "launch" if spec.by_mpirun else "run"
     return say.Start(
         job=job.number,
@@ -44,8 +45,8 @@ def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -
         memory=spec.memory,
         tasks=job.tasks_on(node),
         total_tasks=job.tasks,
-        nodes=tuple(job.shares),
-        tasks_on=tuple(map(job.tasks_on, job.shares)),
+        nodes=tuple(nodes),
+        tasks_on=tuple(map(job.tasks_on, nodes)),
         devices={name: tuple(found) for name, found in job.devices.get(node, {}).items()},
         script=spec.script,
         saving=spec.saving,

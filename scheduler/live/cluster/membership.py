@@ -13,6 +13,7 @@ from drom.scheduler.live.cluster.driver import driver_of
 from drom.scheduler.live.cluster.jobs import PENDING, Node
 from drom.scheduler.live.cluster.partitions import names_of
 from drom.scheduler.live.cluster.placements import FIRST_PAUSE, LONGEST_PAUSE
+from drom.scheduler.live.cluster.pool_controller import PoolController
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -172,6 +173,8 @@ class Membership:
         """Send the policy whether jobs may start on a node."""
         controller = self._state.controller
         is_away = node.home or node.lent is not None
+        if isinstance(controller, PoolController):
+            controller.close(node.index, is_closed=bool(node.drained))
         if controller and node.state == "up" and not is_away and not self.strangers.get(node.name):
             controller.node_up(node.index)
         elif controller:

@@ -46,6 +46,10 @@ class Placement:
     refused: int | None = None
     pause: float = 0.0
     again: float = 0.0
+    vacated: bool = False
+    """Whether its ranks have left the node, as they were ordered to."""
+    leaves: bool = False
+    """Whether what keeps it on the node was ended after that."""
 
     @property
     def held(self) -> int:
@@ -89,7 +93,14 @@ class Placements:
 
     def guests_of(self, node: int) -> list[Job]:
         """Return the jobs that wait for room on a node, in the order in which they were placed."""
-        return [part.job for part in self._on.get(node, {}).values() if part.state == WAITING and part.planned]
+        parts = (part for part in self._on.get(node, {}).values() if part.state == WAITING and part.planned)
+        return [part.job for part in parts if part.job.number in self.waiting]
+
+    def joining(self) -> list[Placement]:
+        """Return the parts of jobs that run on other nodes and wait for room, by node."""
+        parts = (part for there in self._on.values() for part in there.values() if part.state == WAITING)
+        found = [part for part in parts if part.planned and part.job.number not in self.waiting]
+        return sorted(found, key=attrgetter("node.index"))
 
     def is_unsure(self, job: int) -> bool:
         """Return whether no node has reported yet whether an earlier scheduler started a job."""
@@ -113,6 +124,15 @@ class Placements:
         for node, planned in cores:
             self._add(Placement(job, node, WAITING, planned))
         self.waiting[job.number] = None
+
+    def join(self, job: Job, node: Node, planned: int) -> None:
+        """Put a job that runs on one more node, where it waits for room."""
+        self._add(Placement(job, node, WAITING, planned))
+
+    def ask_one(self, part: Placement) -> None:
+        """Record that a node of a job that runs is asked to start its part."""
+        part.state = ASKED
+        self._come(part, part.planned)
 
     def restore(self, job: Job, nodes: Iterable[Node], state: str) -> None:
         """Put a job back on the nodes that it had not left; `state` is that of parts that were not started."""
@@ -151,6 +171,12 @@ class Placements:
         if not part.job.left:
             self.waiting.pop(number, None)
         self.version += 1
+
+    def leave(self, part: Placement) -> None:
+        """Record that a job has left one of its nodes, and runs on the others."""
+        if part.state == STARTED:
+            part.job.acknowledged.remove(part.node.name)
+        self.remove(part)
 
     def clear(self, job: Job) -> None:
         """Record that a job is on no node."""

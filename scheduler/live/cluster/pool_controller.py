@@ -4,8 +4,9 @@
 It has the interface of `Controller`. A policy decides how many processors each job has; this module decides on which
 nodes they are. An adaptive job, one with fewer least than most processors, has ranks on every node that is up when it
 starts, as many as it could have cores there, so that any free core is one that it can use; those beyond its processors
-rest. A rigid job has a rank for each of its cores, and keeps these. Times are whole seconds that never decrease, jobs
-are identified by their numbers, nodes by 0-based indices. No I/O.
+rest. A rigid job has a rank for each of its cores, and keeps these. Adaptive jobs move away from a closed node, as far
+as the minima of all fit on the others, and may join nodes later, by new ranks. Times are whole seconds that never
+decrease, jobs are identified by their numbers, nodes by 0-based indices. No I/O.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class PoolController:
         self._free: dict[int, int] = {}
         """The cores of each node, and those that no job has."""
         self._up: set[int] = set()
+        self._closed: set[int] = set()
+        """The nodes that jobs are to leave."""
         self._changed: set[int] = set()
         """The nodes on which planned cores have changed since `changes` was called."""
         self._speed = _linear(1)
@@ -196,6 +199,11 @@ class PoolController:
         job = self._running[number]
         return {node: self._ranks(job, node) for node in job.cores} if _is_adaptive(job.request) else {}
 
+    def can_leave(self, number: int, node: int) -> bool:
+        """Return whether an adaptive job has no cores on a node, and ranks enough for its least on those not closed."""
+        job = self._running[number]
+        return not job.cores.get(node) and self._ranks_left(job) >= self._least(job)
+
     def residents(self, node: int) -> dict[int, int]:
         """Return the jobs with cores on a node, and these cores."""
         return {number: cores for number, job in self._running.items() if (cores := job.cores.get(node, 0))}
@@ -271,6 +279,21 @@ class PoolController:
             self._up.remove(node)
             self._note(kind)
 
+    def close(self, node: int, *, is_closed: bool) -> None:
+        """Set whether jobs are to leave a node."""
+        (self._closed.add if is_closed else self._closed.discard)(node)
+
+    def joins(self, number: int, node: int) -> None:
+        """Record that a running adaptive job can have ranks on one more node."""
+        self._running[number].cores.setdefault(node, 0)
+        self._note(NODE_UP)
+
+    def left(self, number: int, node: int) -> None:
+        """Record that a running job has left a node, with the cores that were planned for it there."""
+        job = self._running[number]
+        self._set(job, node, 0)
+        del job.cores[node]
+
     def allow(self, _group: str, _nodes: Iterable[int]) -> list[str]:
         """Set the nodes on which the jobs of a group may run: all nodes are equal here."""
         return []
@@ -303,6 +326,7 @@ class PoolController:
             self._note(TICK)
         if not self._kinds:
             return []
+        self._move_away()
         before, kinds, subjects = set(self._running), self._kinds, self._subjects
         self._kinds, self._subjects = 0, []
         self._ask(now, kinds, subjects)
@@ -313,6 +337,30 @@ class PoolController:
         changed, self._changed = self._changed, set()
         running = self._running.items()
         return {node: {n: job.cores[node] for n, job in running if node in job.cores} for node in sorted(changed)}
+
+    def _move_away(self) -> None:
+        """Take from adaptive jobs, in the order of their start, their cores of closed nodes, if all keep their minima.
+
+        The policy then gives each its least on the other nodes, and divides what is left.
+        """
+        adaptive = [job for job in self._running.values() if _is_adaptive(job.request)]
+        spare = sum(self._free[node] for node in self._up)
+        spare += sum(max(0, self._kept(job) - self._least(job)) for job in adaptive)
+        for job in adaptive:
+            kept, least = self._kept(job), self._least(job)
+            if kept == job.held or least - kept > spare or self._ranks_left(job) < least:
+                continue
+            spare -= max(0, least - kept)
+            for node in self._closed & job.cores.keys():
+                self._set(job, node, 0)
+
+    def _kept(self, job: _Job) -> int:
+        """Return the cores that a job has on nodes that are not closed."""
+        return sum(cores for node, cores in job.cores.items() if node not in self._closed)
+
+    def _ranks_left(self, job: _Job) -> int:
+        """Return how many cores a job can have on the nodes on which jobs may start."""
+        return sum(self._ranks(job, node) for node in job.cores if node in self._up)
 
     def _ask(self, now: int, kinds: int, subjects: list[int]) -> None:
         """Call the policy, and carry out each of its actions that can be carried out."""

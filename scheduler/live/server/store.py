@@ -55,7 +55,7 @@ MOST_KEPT = (
     (("held", "released", "signalled", "updated"), 20),
     (("placed", "requeued"), 40),
     (("saving", "saved", "not_saved"), 60),
-    (("ordered", "resized", "limit", "range"), 4000),
+    (("ordered", "resized", "limit", "range", "ranks", "vacated", "left"), 4000),
 )
 """The numbers of entries of some kinds that are kept for a job; the oldest beyond them are deleted."""
 _CUT = (

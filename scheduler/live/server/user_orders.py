@@ -422,7 +422,8 @@ class UserOrders:
         jobs = [part.job for part in self._stored.cluster.placements.on(node.index)]
         borrower = self._stored.settings.home if node.home else ""
         on_it = {job.number: job.shares[node.name] for job in jobs}
-        return node.to_json() | {"borrower": borrower, "jobs": on_it}
+        leaving = explain.leaving(node, self._stored.cluster)
+        return node.to_json() | {"borrower": borrower, "jobs": on_it, "leaving": leaving}
 
 
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - the value of any field

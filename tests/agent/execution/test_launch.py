@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from drom.agent.execution import launch
 from drom.agent.execution.launch import LaunchSite
-from drom.agent.execution.mpi_hosts import mpi_hosts
+from drom.agent.execution.mpi_hosts import mpi_hosts, node_of
 from drom.agent.execution.spool import Folder, Status
 from drom.agent.execution.step_requests import LARGEST, parse
 
@@ -49,7 +49,8 @@ def test_a_job_does_not_take_itself_for_another_task() -> None:
     found = launch.environment(start(7, "true", env=env, attempt=2), HERE)
 
     stand_ins = dict.fromkeys(launch.STAND_INS, f"{native.step_path()} remote")
-    assert found == launch.UNBOUND | launch.OPEN_MPI | stand_ins | {
+    assert found == launch.UNBOUND | launch.OPEN_MPI | stand_ins | launch.HYDRA | {
+        "HYDRA_LAUNCHER_EXEC": str(native.step_path()),
         "MINE": "x",
         "PATH": f"/usr/local/bin:/usr/bin:/bin:{native.run_path().parent}",
         "DROM_JOB_ID": "7",
@@ -87,7 +88,7 @@ def test_a_job_of_one_node_finds_it_without_ssh() -> None:
 
     assert (found["DROM_HOSTS"], found["OMPI_MCA_plm"]) == ("n1:2", "rsh")
     assert {found[name] for name in launch.STAND_INS} == {f"{native.step_path()} remote"}
-    assert not found.keys() & {*launch.HOSTFILES}
+    assert not found.keys() & {*launch.HOSTFILES, launch.HYDRA_HOSTFILE}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,29 @@ def test_the_stand_in_for_ssh_translates_aliases(tmp_path: Path, host: str, node
     assert request.host == node
 
 
+def test_an_adaptive_job_has_a_host_file(tmp_path: Path) -> None:
+    """Programs find the name of the host file, which is there once their nodes have changed, and is replaced then."""
+    place = LaunchSite("n1", tmp_path)
+    job = start(7, "heat", nodes=("n1", "h.org"), total_tasks=4, rests=True, env={"DROM_MPI_HOSTFILE": "mine"})
+    file = Path(launch.environment(job, place)["DROM_MPI_HOSTFILE"])
+    assert not file.exists()
+
+    for ranks, text in (((2, 2), "n1 slots=2\nh.org slots=2 host=drom-node-1\n"), ((2, 0), "n1 slots=2\n")):
+        launch.write_ranks(job, place, ("n1", "h.org"), ranks)
+        assert (file.read_text(encoding="ascii"), file.stat().st_mode & 0o777) == (text, 0o400)
+    launch.remove_script(job, place)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "node"),
+    [("drom-node-1", "h.org"), ("drom-node-2", "drom-node-2"), ("drom-node-", "drom-node-"), ("n1", "n1")],
+)
+def test_an_alias_stands_for_a_node_of_the_job(host: str, node: str) -> None:
+    """A position that the list of nodes does not have is no alias."""
+    assert node_of(host, ("n1", "h.org")) == node
+
+
 def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
     """Its launches need not name them; the file is its user's, and goes with the script."""
     place = LaunchSite("n1", tmp_path)
@@ -158,6 +182,7 @@ def test_a_script_finds_its_nodes_in_a_file(tmp_path: Path) -> None:
     assert [(path.read_text(encoding="ascii"), path.stat().st_mode & 0o777) for path in files] == [
         ("n1 slots=2\nn2 slots=2\n", 0o400)
     ]
+    assert Path(found[launch.HYDRA_HOSTFILE]).read_text(encoding="ascii") == "n1:2\nn2:2\n"
     launch.remove_script(wanted, place)
     assert list(tmp_path.iterdir()) == []
 

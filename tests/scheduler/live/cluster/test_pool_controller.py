@@ -180,6 +180,27 @@ def test_cores_of_nodes_that_are_down_are_given_to_no_job() -> None:
     assert held(here) == {1: 2, 2: 2}, "they have no ranks on the new node"
 
 
+def test_jobs_move_away_from_a_closed_node() -> None:
+    """An adaptive job gives up its cores there if the minima of all fit elsewhere, a rigid one never."""
+    here = pool(sizes=(4, 4))
+    here.submit(1, asked(2, 8), 0)
+    here.submit(2, asked(2, 2), 0)
+    here.turn(0)
+    assert held(here) == {1: 6, 2: 2}
+    rigid = here.nodes_of(2)[0]
+    for node, left in ((rigid, {1: 4, 2: 2}), (1 - rigid, {1: 2, 2: 2})):
+        here.close(node, is_closed=True)
+        here.node_down(node)
+        here.turn(1)
+        assert held(here) == left
+        assert here.can_leave(1, node)
+        assert here.cores_on(2, rigid) == 2
+        here.close(node, is_closed=False)
+        here.node_up(node)
+        here.turn(2)
+        assert held(here) == {1: 6, 2: 2}
+
+
 def test_a_job_that_was_refused_waits_again_in_its_place() -> None:
     """It is asked about anew at once, and has its processors again if nothing else has changed."""
     here = pool(sizes=(4,))
