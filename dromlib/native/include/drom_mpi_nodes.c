@@ -262,14 +262,19 @@ static void release(drom_mpi *m, const struct hosts *hosts)
     bool stay, *is_gone = find_given_up(m, hosts, &stay);
     m->is_released = is_gone[m->rank];
     MPI_Comm_split(m->all, m->is_released ? MPI_UNDEFINED : 0, m->rank, &all);
-    part(m, is_gone, all);
-    int first = m->members[m->rank].first, gone = 0;
+    int first = m->members[m->rank].first, gone = 0, left = 0;
+    bool is_partial = false; /* groups that end as a whole wait for each other at their end */
+    for (int rank = 1; rank < m->size; rank++)
+        is_partial |= m->members[rank].first == m->members[rank - 1].first && is_gone[rank] != is_gone[rank - 1];
+    if (is_partial)
+        part(m, is_gone, all);
     m->group_rank = 0;
     for (int rank = first; rank < m->size && m->members[rank].first == first; rank++) {
         gone += is_gone[rank];
+        left += !is_gone[rank];
         m->group_rank += rank < m->rank && !is_gone[rank];
     }
-    if (gone > 0) /* the others of a group that ends as a whole do so, too */
+    if (gone > 0 && left > 0)
         end_alone(true);
     free(is_gone);
     use_all(m, all);
