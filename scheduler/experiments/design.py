@@ -109,6 +109,13 @@ def label(level: Any) -> str:  # noqa: ANN401 - a value of TOML
     return str(level).lower() if isinstance(level, bool) else str(level)
 
 
+class Options(dict[str, Any]):
+    """A level that is a table of options; it does not change, so that dictionaries can have it as a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override] # other dictionaries have none
+        return hash(frozenset(self))
+
+
 class Case(NamedTuple):
     """A run: jobs of a recipe or, without one, of a log; a machine with options; a policy; the jobs that count."""
 
@@ -270,7 +277,7 @@ class _Parser:
             twice = next((level for at, level in enumerate(levels) if level in levels[:at]), None)
             if twice is not None:
                 self.fail(path, f"{toml(twice)[:40]} is given twice: write each level once.")
-            found.append((path, levels))
+            found.append((path, tuple(Options(one) if isinstance(one, dict) else one for one in levels)))
         return found
 
     def policies(self, levels: Sequence[str]) -> tuple[str, ...]:

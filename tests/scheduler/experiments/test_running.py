@@ -78,6 +78,16 @@ def test_an_interrupted_experiment_goes_on(design: Design, tmp_path: Path) -> No
     assert run_design(design, tmp_path / "out", 2, lambda _: pytest.fail("made again")) == found
 
 
+def test_tables_of_options_are_levels(tmp_path: Path) -> None:
+    """Each is a cell of its own, with its label in the rows and in the table."""
+    levels = "classes = [{malleable = 0.5}, {malleable = 0.25, moldable = 0.5}]"
+    design = design_of(tmp_path / "e.toml", f"{SMALL.replace('[0.7, 0.9]', '0.7')}{levels}\n")
+    outcome = run_experiment(design, str, tmp_path / "out", 1, say=nothing, show=nothing)
+
+    assert {row.levels["classes"] for row in outcome.rows} == {"malleable=0.5", "malleable=0.25,moldable=0.5"}
+    assert {row.runs for row in outcome.rows} == {2}
+
+
 def test_what_is_kept_and_damaged_is_made_again(design: Design, tmp_path: Path) -> None:
     """Only those runs."""
     found = run_design(design, tmp_path / "out", 2, nothing)
