@@ -157,11 +157,11 @@ def test_a_job_that_waits_ends_with_its_terminal(here: Cluster) -> None:
 def test_why_a_job_was_ended_is_shown(here: Cluster) -> None:
     """Its limit, or the order of its user; the terminal is as before."""
     with submit(
-        here, "--time", "2s", "--", "sh", "-c", "trap '' TERM HUP; echo ready; while :; do sleep 1; done"
+        here, "--time", "6s", "--", "sh", "-c", "trap '' TERM HUP; echo ready; while :; do sleep 1; done"
     ) as there:
         before = there.modes
         there.await_screen(has("^ready"))
-        there.await_screen(has(r"^drom: job \d+: its limit of 2 s was over"))
+        there.await_screen(has(r"^drom: job \d+: its limit of 6 s was over"))
         assert there.process.wait(SECONDS) == 128 + signal.SIGKILL
         assert there.modes == before
     with submit(here, "--", *SHELL) as there:
