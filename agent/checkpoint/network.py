@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from drom.agent.checkpoint.store import ImageStore
     from drom.agent.checkpoint.tools import Limit
 
-WINDOW = 32
+WINDOW = 16
 """Messages that are requested before the first has come."""
 IDLE = 30.0
 """Seconds without a message or a request after which the other side is given up."""
