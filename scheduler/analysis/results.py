@@ -116,10 +116,15 @@ def prepare(folder: Path, *, pictures: bool = True) -> None:
 
 
 def _write_csv(table: Table, path: Path) -> None:
+    """Write a table as CSV, with pyarrow if it is installed, which gives the same bytes sooner."""
     with replacing(path) as stream:
         stream.write((",".join(table) + "\n").encode())
-        for text in lines_of(list(table.values()), ","):
-            stream.write(text.encode())
+        if has_parquet():
+            csv: Any = importlib.import_module("pyarrow.csv")
+            csv.write_csv(_arrow_table(table), stream, csv.WriteOptions(include_header=False, quoting_style="none"))
+        else:
+            for text in lines_of(list(table.values()), ","):
+                stream.write(text.encode())
 
 
 def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> None:
@@ -129,11 +134,14 @@ def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> N
 
 def write_parquet(table: Mapping[str, Any], path: Path) -> None:
     """Write a table, of which each column is an array or a list, completely or not at all."""
-    arrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
-    columns = [_arrow_column(arrow, column) for column in table.values()]
     with replacing(path) as stream:
-        parquet.write_table(arrow.Table.from_arrays(columns, names=list(table)), stream)
+        parquet.write_table(_arrow_table(table), stream)
+
+
+def _arrow_table(table: Mapping[str, Any]) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    arrow: Any = importlib.import_module("pyarrow")
+    return arrow.Table.from_arrays([_arrow_column(arrow, column) for column in table.values()], names=list(table))
 
 
 def _arrow_column(arrow: Any, column: Any) -> Any:  # noqa: ANN401 - pyarrow is untyped
