@@ -62,6 +62,8 @@ def write_schedule(
     try:
         prepare(folder, pictures=False)
         table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
+        for name in ("pyarrow.csv", "pyarrow.parquet") if has_parquet() else ():
+            importlib.import_module(name)  # threads that import it at the same time get parts of it
         with ThreadPoolExecutor() as pool:  # zlib and pyarrow do most of their work without the interpreter's lock
             writing = [
                 pool.submit(_write_swf, work, table, folder / "schedule.swf.gz", complete=told["complete"]),
