@@ -40,6 +40,7 @@ def test_ranks_rest_and_return_within_the_allocation(slurm: Slurm, interface: st
     ran = slurm.launch(name, f"--mpi={interface}", "-n2", "-c1", *slurm.drom_run, str(program), "1", str(stop))
     job = f"slurm-{slurm.number_of(name)}"
     slurm.await_true(lambda: [row["min_tasks"] for row in slurm.rows() if row["job"] == job] == [1, 1], "its ranks")
+    slurm.await_true(lambda: "begins 2\n" in slurm.log(f"srun-{name}"), "its begin")
 
     for cpus, states in ((1, ["resting", "running"]), (2, ["running", "running"])):
         slurm.resize(job, cpus)
@@ -48,4 +49,4 @@ def test_ranks_rest_and_return_within_the_allocation(slurm: Slurm, interface: st
     stop.touch()
 
     assert slurm.await_end(ran) == 0
-    assert slurm.log(f"srun-{name}").splitlines() == ["changed 1", "changed 2", "0 wrong"]
+    assert slurm.log(f"srun-{name}").splitlines() == ["begins 2", "changed 1", "changed 2", "0 wrong"]
