@@ -62,17 +62,15 @@ def write_schedule(
     try:
         prepare(folder, pictures=False)
         table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
-        for name in ("pyarrow.csv", "pyarrow.parquet") if has_parquet() else ():
-            importlib.import_module(name)  # threads that import it at the same time get parts of it
+        arrow = _arrow_table(table) if has_parquet() else None
         with ThreadPoolExecutor() as pool:  # zlib and pyarrow do most of their work without the interpreter's lock
             writing = [
                 pool.submit(_write_swf, work, table, folder / "schedule.swf.gz", complete=told["complete"]),
-                *([pool.submit(write_parquet, table, folder / "jobs.parquet")] if has_parquet() else []),
-                *(
-                    pool.submit(_write_csv, other, folder / f"{name}.csv")
-                    for name, other in ({"jobs": table} | dict(more or {})).items()
-                ),
+                pool.submit(_write_csv, table, folder / "jobs.csv", arrow),
+                *(pool.submit(_write_csv, other, folder / f"{name}.csv") for name, other in (more or {}).items()),
             ]
+            if arrow is not None:
+                writing.append(pool.submit(_write_arrow, arrow, folder / "jobs.parquet"))
         for one in writing:
             one.result()
         with replacing(folder / "summary.json") as stream:
@@ -117,13 +115,13 @@ def prepare(folder: Path, *, pictures: bool = True) -> None:
         raise SchedulerError(msg) from error
 
 
-def _write_csv(table: Table, path: Path) -> None:
-    """Write a table as CSV, with pyarrow if it is installed, which gives the same bytes sooner."""
+def _write_csv(table: Table, path: Path, arrow: Any = None) -> None:  # noqa: ANN401 - pyarrow is untyped
+    """Write a table as CSV; from the same table of pyarrow, if it is given, which takes less time."""
     with replacing(path) as stream:
         stream.write((",".join(table) + "\n").encode())
-        if has_parquet():
+        if arrow is not None:
             csv: Any = importlib.import_module("pyarrow.csv")
-            csv.write_csv(_arrow_table(table), stream, csv.WriteOptions(include_header=False, quoting_style="none"))
+            csv.write_csv(arrow, stream, csv.WriteOptions(include_header=False, quoting_style="none"))
         else:
             for text in lines_of(list(table.values()), ","):
                 stream.write(text.encode())
@@ -136,13 +134,18 @@ def _write_swf(work: Workload, table: Table, path: Path, *, complete: bool) -> N
 
 def write_parquet(table: Mapping[str, Any], path: Path) -> None:
     """Write a table, of which each column is an array or a list, completely or not at all."""
+    _write_arrow(_arrow_table(table), path)
+
+
+def _write_arrow(arrow: Any, path: Path) -> None:  # noqa: ANN401 - pyarrow is untyped
     parquet: Any = importlib.import_module("pyarrow.parquet")
     with replacing(path) as stream:
-        parquet.write_table(_arrow_table(table), stream)
+        parquet.write_table(arrow, stream)
 
 
 def _arrow_table(table: Mapping[str, Any]) -> Any:  # noqa: ANN401 - pyarrow is untyped
-    arrow: Any = importlib.import_module("pyarrow")
+    """Return a table of pyarrow, and load what writes it: threads that import pyarrow at once get parts of it."""
+    arrow, _, _ = map(importlib.import_module, ("pyarrow", "pyarrow.csv", "pyarrow.parquet"))
     return arrow.Table.from_arrays([_arrow_column(arrow, column) for column in table.values()], names=list(table))
 
 
