@@ -15,6 +15,7 @@ import numpy as np
 from drom.scheduler.engine.state import EXPAND, MILLION, SHRINK, STALL, TRANSFER, Pool
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, MOLDABLE, NEVER, Ints
+from drom.scheduler.policies.change_cost import LONGEST
 from drom.workloads.choices import number, read_choices
 from drom.workloads.speedup import downey
 
@@ -25,8 +26,6 @@ SCALE = 10_000
 """The work of a job per second on one processor."""
 LARGEST = 10_000_000
 """The most processors of a pool."""
-LONGEST = 86_400.0
-"""The most seconds that a term of the cost may have."""
 MOST = 1e9
 """The largest parallelism and sigma."""
 DEAREST = 31_536_000.0
@@ -140,14 +139,14 @@ def parse_adaptive(choices: Iterable[str]) -> PoolModel:
 def _value(name: str, text: str) -> tuple[float | None, str]:
     """Return a value, None for an invalid one, and the rule that it must satisfy."""
     value = number(text)
-    wanted = _fault(name, value)
-    return (None if wanted else value), wanted
+    good, wanted = rule_of(name, value)
+    return (value if good else None), wanted
 
 
-def _fault(name: str, value: float) -> str:
-    """Return the rule that a value breaks; empty if it is valid."""
+def rule_of(name: str, value: float) -> tuple[bool, str]:
+    """Return whether a value of a parameter of `PoolModel` is valid, and the rule that it must satisfy."""
     positive, finite = value > 0, abs(value) < math.inf
-    good, wanted = {
+    return {
         "minimum": (positive and finite, "a number above 0"),
         "bandwidth": (positive and finite, "a number above 0"),
         "maximum": (positive, "a number above 0, or infinite"),
@@ -155,5 +154,4 @@ def _fault(name: str, value: float) -> str:
         "sigma": (0 <= value <= MOST, f"a number from 0 to {MOST:,.0f}"),
         "memory": (value >= 0 and finite, "a number of at least 0"),
         "residual": (0 <= value <= 1, "a fraction from 0 to 1"),
-    }.get(name, (0 <= value <= LONGEST, f"a number of seconds from 0 to {LONGEST:.0f}"))
-    return "" if good else wanted
+    }.get(name, (0 <= value <= LONGEST, f"a number of seconds from 0 to {LONGEST}"))

@@ -25,7 +25,7 @@ from drom.scheduler.engine.state import (
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, NEVER
 from drom.scheduler.policies import change_cost
-from drom.scheduler.simulator.adaptive import MOST, SCALE, speeds
+from drom.scheduler.simulator.adaptive import SCALE, rule_of, speeds
 from drom.workloads.choices import number, read_choices
 from drom.workloads.classes import uniform
 
@@ -94,23 +94,19 @@ def parse_leaving(choices: Iterable[str]) -> NodeModel | None:
     chosen = read_choices("--adaptive", choices, NodeModel._fields, _value, SchedulerError)
     model = NodeModel(**chosen)
     if model.memory > model.bandwidth * change_cost.LONGEST:
-        msg = f"--adaptive: memory={model.memory:g} takes more than a day at bandwidth={model.bandwidth:g}."
-        raise SchedulerError(f"{msg[:-1]}: choose less memory, or more bandwidth.")
+        takes = f"memory={model.memory:g} takes more than a day at bandwidth={model.bandwidth:g}"
+        raise SchedulerError(f"--adaptive: {takes}: choose less memory, or more bandwidth.")
     return model if chosen else None
 
 
 def _value(name: str, text: str) -> tuple[float | None, str]:
     """Return a value, None for an invalid one, and the rule that it must satisfy."""
     value = number(text)
-    good, wanted = {
+    own = {
         "share": (0 <= value <= 1, "a fraction from 0 to 1"),
         "minimum": (0 < value <= 1, "a fraction above 0, at most 1"),
-        "parallelism": (1 <= value <= MOST or value == math.inf, f"a number from 1 to {MOST:,.0f}, or infinite"),
-        "sigma": (0 <= value <= MOST, f"a number from 0 to {MOST:,.0f}"),
-        "stall": (0 <= value <= change_cost.LONGEST, f"a number of seconds from 0 to {change_cost.LONGEST}"),
-        "memory": (0 <= value < math.inf, "a number of at least 0"),
-        "bandwidth": (0 < value < math.inf, "a number above 0"),
-    }[name]
+    }
+    good, wanted = own.get(name) or rule_of(name, value)
     return (value if good else None), wanted
 
 
