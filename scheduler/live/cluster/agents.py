@@ -175,7 +175,7 @@ class Agents:
             self._outbox.warn("node_drained", node=node.name, job=job.number, reason=message.reason)
         if message.fault == "busy":
             self._members.put_off(node, message.reason, now)
-        if self._executions.ranks.may_leave(part) and not job.verdict:
+        if self._executions.ranks.may_leave(part):
             self._executions.ranks.left(part, now)
             return
         job.losses += message.fault == "image"
@@ -187,7 +187,7 @@ class Agents:
         node, job = part.node, part.job
         job.cpu_seconds += message.cpu_seconds
         job.max_rss = max(job.max_rss, message.max_rss)
-        if self._executions.ranks.may_leave(part) and not job.verdict:
+        if self._executions.ranks.may_leave(part):
             self._executions.ranks.left(part, now)
             return
         launcher = node.name == job.launcher

@@ -299,7 +299,7 @@ class Executions:
     def missing(self, part: Placement, now: float) -> None:
         """Handle a node's report that it does not know a job that belongs there."""
         job = part.job
-        if self.ranks.may_leave(part) and part.state == STARTED and not job.verdict:
+        if self.ranks.may_leave(part) and part.state == STARTED:
             self.ranks.left(part, now)
         elif part.state == STARTED:
             self.lose(job, f"node {part.node.name} has lost it", now)

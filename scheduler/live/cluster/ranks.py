@@ -31,7 +31,7 @@ class Ranks:
         self._placements = state.placements
 
     def offer(self, controller: PoolController) -> None:
-        """Let jobs that have left a node have cores on all nodes that are up, before the policy is asked."""
+        """Offer the policy all nodes that are up for jobs that have left a node, before it is called."""
         for job in self._adaptive(controller):
             if all(name in job.left for name in job.shares):
                 continue
@@ -106,9 +106,10 @@ class Ranks:
 
     def may_leave(self, part: Placement) -> bool:
         """Return whether the end of a part, or that it did not start, ends no job: one that has no ranks there."""
-        job = part.job
+        job, name = part.job, part.node.name
         joins = part.state != STARTED and job.state == RUNNING
-        return bool(job.ranks) and part.node.name != job.launcher and (joins or job.ranks[part.node.name] == 0)
+        stays = not job.ranks or job.verdict or name == job.launcher
+        return not stays and (joins or job.ranks[name] == 0)
 
     def left(self, part: Placement, now: float) -> None:
         """Record that a job has left a node, and runs on elsewhere."""

@@ -100,12 +100,12 @@ class Directory:
     def _take(self, changes: Iterable[tuple[Record, bool]]) -> None:
         """Bring everything up to date: these records were written, or deleted."""
         for record, is_deleted in changes:
-            parts = [part for part in (self.free, self.nodes) if record.key.startswith(part.at)]
-            for part in parts:
+            part = next((part for part in (self.free, self.nodes) if record.key.startswith(part.at)), None)
+            if part:
                 part.take(record, is_deleted=is_deleted)
-            if not parts:
-                self._records.pop(record.key, None)
-            if not (parts or is_deleted):
+                continue
+            self._records.pop(record.key, None)
+            if not is_deleted:
                 self._records[record.key] = record
         self._read()
 

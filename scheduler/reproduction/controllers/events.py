@@ -215,7 +215,7 @@ def ask(w: World, now: float, messages: int, load: float) -> float:
 
 @routine
 def answer(w: World, now: float, messages: int) -> float:
-    """Have nodes answer so many messages on the cores that they share, if they do; return when they have."""
+    """Return when nodes have answered so many messages, on the cores that they share, if they share any."""
     done = now
     for i in range(len(w.cores)):
         w.cores[i] = max(now, w.cores[i]) + w.costs.answer * messages / 2 / len(w.cores)
@@ -311,7 +311,7 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
 
 @routine
 def end_round(w: World, heap: Heap, j: int, now: float) -> None:
-    """Have a job whose nodes have all answered go on when the turn of its controller ends."""
+    """Continue a job whose nodes have all answered, at the end of the turn of its controller."""
     c = w.home[j]
     w.phase[j] = ENDING if w.phase[j] == STARTED and w.size[j] > 1 else DONE
     if w.phase[j] == DONE:
