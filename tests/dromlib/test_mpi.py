@@ -7,10 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.support.agents import SECONDS, environment
-from tests.support.mpi_programs import MPIS, Mpi
+from tests.support.mpi_programs import MPIS, Mpi, each_mpi
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +46,7 @@ with AdaptiveJob(MPI.COMM_WORLD) as job:
 """
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+@each_mpi
 def test_arrays_are_views_of_the_own_elements(mpi: Mpi, tmp_path: Path) -> None:
     """One rank alone has all elements, with room for the halo on both sides."""
     assert run(tmp_path, mpi, VIEWS) == (
@@ -79,7 +77,7 @@ tries(job.point)
 REFUSES = "AdaptiveError: The adaptive job refuses this: the first rank says why on stderr.\n"
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+@each_mpi
 def test_what_cannot_be_is_refused_with_a_sentence(mpi: Mpi, tmp_path: Path) -> None:
     """Wrong numbers are refused as in C, on all ranks; wrong objects of Python where they are."""
     out, err = run(tmp_path, mpi, WRONG)
@@ -143,7 +141,7 @@ with AdaptiveJob(MPI.COMM_WORLD) as job:
 """
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+@each_mpi
 def test_objects_with_much_work_are_shared_out(mpi: Mpi, tmp_path: Path) -> None:
     """Of four objects with work, all at the first two of four ranks, each rank gets one; their content moves too.
 
@@ -174,7 +172,7 @@ with AdaptiveJob(MPI.COMM_WORLD) as job:
 """
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+@each_mpi
 def test_a_wrong_strategy_is_named_and_replaced(mpi: Mpi, tmp_path: Path) -> None:
     """The job runs on with drom's own strategy; wrong descriptions of objects are refused."""
     out, err = run(tmp_path, mpi, STRATEGIES)
@@ -196,7 +194,7 @@ with AdaptiveJob(MPI.COMM_WORLD) as job:
 """
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+@each_mpi
 def test_an_object_that_cannot_be_packed_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
     """Its rank says why, and no other waits for it."""
     done = start(tmp_path, mpi, BROKEN, 2)

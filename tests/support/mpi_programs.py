@@ -113,5 +113,7 @@ class Wheel(Mpi):
 
 
 MPIS = (Mpi("openmpi"), Mpi("mpich"))
+each_mpi = pytest.mark.parametrize("mpi", MPIS, ids=lambda mpi: mpi.name)
+"""The decorator, or mark of a module, with which tests get each MPI library as `mpi`."""
 SPAWNING = (Mpi("openmpi"), Wheel("mpich-wheel"))
 """The MPI libraries that can spawn ranks."""

@@ -19,7 +19,7 @@ from dromlib import native
 from tests.support import agents, native_build
 from tests.support.agents import wait_until
 from tests.support.example_programs import SOURCES
-from tests.support.mpi_programs import MPIS, Mpi
+from tests.support.mpi_programs import Mpi, each_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.support.agents import Agent, Program, Programs
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), each_mpi]
 FOUR = ("--emulate", "pack:2 core:2", "--grace", "600")
 """An agent that waits for programs on any machine to pass a malleability point."""
 LANGUAGES = ("adaptive.c", "adaptive.f90", "adaptive.py")
@@ -48,13 +48,6 @@ def storms(programs: Iterable[str]) -> list[ParameterSet]:
     """Return each program with each number of changes."""
     chosen = itertools.product(programs, STORMS.items())
     return [pytest.param((one, changes), marks=marks, id=f"{changes}-{one}") for one, (changes, marks) in chosen]
-
-
-@pytest.fixture(params=MPIS, ids=lambda mpi: mpi.name)
-def mpi(request: pytest.FixtureRequest) -> Mpi:
-    """Return each MPI library in turn."""
-    library: Mpi = request.param
-    return library
 
 
 @pytest.fixture(scope="module")

@@ -10,20 +10,15 @@ import pytest
 
 from tests.support import native_build
 from tests.support.agents import SECONDS, environment
-from tests.support.mpi_programs import MPIS, Mpi
+from tests.support.mpi_programs import each_mpi
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.system
+    from tests.support.mpi_programs import Mpi
+
+pytestmark = [pytest.mark.system, each_mpi]
 KINDS = ("packed", "placed")
-
-
-@pytest.fixture(params=MPIS, ids=lambda mpi: mpi.name)
-def mpi(request: pytest.FixtureRequest) -> Mpi:
-    """Return each MPI library in turn."""
-    library: Mpi = request.param
-    return library
 
 
 @pytest.fixture(scope="module")
