@@ -77,16 +77,36 @@ def earliest(profile: Profile, need: int, length: int) -> int:
 @lean
 def next_fit(profile: Profile, need: int, length: int, step: int) -> int:
     """Return the first step, from `step` on, with `need` nodes free for `length` seconds; the step count if none."""
-    times, free, size, i = profile.times, profile.free, profile.size[0], step
-    while i < size:
-        while i < size and free[i] < need:
-            i += 1
-        first = i
-        while i < size and free[i] >= need and times[i] - times[first] < length:
-            i += 1
-        if first < size and (i == size or times[i] - times[first] >= length):
-            return int(first)
+    size = profile.size[0]
+    times, free, begin = profile.times[:size], profile.free[:size], step
+    while begin < size:
+        begin += steps_below(free[begin:], need)
+        if begin == size:
+            break
+        until = times[begin] + length
+        after = begin + steps_with(times[begin:], free[begin:], need, until)
+        if after == size or times[after] >= until:
+            return int(begin)
+        begin = after
     return int(size)
+
+
+@lean
+def steps_below(free: Ints, need: int) -> int:
+    """Return the number of steps before the first one with `need` nodes free."""
+    for i in range(len(free)):
+        if free[i] >= need:
+            return i
+    return len(free)
+
+
+@lean
+def steps_with(times: Ints, free: Ints, need: int, until: int) -> int:
+    """Return the number of steps with `need` nodes free before the first one without, or from `until` on."""
+    for i in range(len(free)):
+        if free[i] < need or times[i] >= until:
+            return i
+    return len(free)
 
 
 @lean
