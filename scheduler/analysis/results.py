@@ -61,14 +61,13 @@ def write_schedule(
     """Write the same files for a schedule of the jobs of a workload."""
     try:
         prepare(folder, pictures=False)
-        table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
-        arrow = _arrow_table(table) if has_parquet() else None
         with ThreadPoolExecutor() as pool:  # zlib and pyarrow do most of their work without the interpreter's lock
-            writing = [
-                pool.submit(_write_swf, work, table, folder / "schedule.swf.gz", complete=told["complete"]),
-                pool.submit(_write_csv, table, folder / "jobs.csv", arrow),
-                *(pool.submit(_write_csv, other, folder / f"{name}.csv") for name, other in (more or {}).items()),
-            ]
+            swf = folder / "schedule.swf.gz"
+            writing = [pool.submit(_write_swf, work, schedule.table, swf, complete=told["complete"])]
+            table = schedule.table | {NODE_LIST: np.array(node_lists(schedule), np.object_)}
+            arrow = _arrow_table(table) if has_parquet() else None
+            writing.append(pool.submit(_write_csv, table, folder / "jobs.csv", arrow))
+            writing += [pool.submit(_write_csv, other, folder / f"{name}.csv") for name, other in (more or {}).items()]
             if arrow is not None:
                 writing.append(pool.submit(_write_arrow, arrow, folder / "jobs.parquet"))
         for one in writing:
