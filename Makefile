@@ -89,8 +89,8 @@ test-slurm-new: $(READY) ## run these with newer Slurms, of Debian's SUITES (tri
 chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root; KILLS (500) and SEED may be set
 	$(VENV)/bin/python -m tests.cluster --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
 
-chaos-controllers: $(READY) ## kill and pause schedulers, agents and members of etcd; KILLS (500) and SEED may be set
-	KILLS=$(or $(KILLS),500) SEED=$(or $(SEED),1) $(PYTEST) -s --timeout 0 -k no_job_is_lost tests/system/test_controllers.py
+chaos-controllers: $(READY) ## kill and pause schedulers, agents and members of etcd, cut links as root; KILLS (500) and SEED may be set
+	KILLS=$(or $(KILLS),500) SEED=$(or $(SEED),1) $(PYTEST) -s --timeout 0 -m "system or cluster" -k no_job_is_lost tests/system/test_controllers.py tests/cluster/test_links.py
 
 chaos-fillers: $(READY) ## kill scheduler, agents and what keeps and saves fillers, as root; KILLS (300) and SEED may be set
 	@scripts/criu.sh

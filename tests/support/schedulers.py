@@ -20,7 +20,7 @@ from tests.support.clusters import Cluster
 from tests.support.etcd import LEASE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.support.etcd import Member
@@ -37,70 +37,30 @@ for node in $nodes; do rmdir {folder}/busy-$node; done
 """A job that notes that it ran, and whether another one was on its nodes, which are its alone."""
 
 
-class Schedulers:
-    """Schedulers on one etcd, each with one of the `homes` (empty: none), and for each an agent that knows them all."""
+class Orders:
+    """Orders to schedulers on one etcd, each with one of the `homes` (empty: none) and its copy of the queue.
 
-    def __init__(self, folder: Path, members: list[Member], homes: Sequence[str] = ("", "")) -> None:
-        store = f"etcd://{','.join(member.at for member in members)}/test"
-        options = ("--policy", "fcfs", "--store", store, "--lease", str(LEASE))
-        self.folder, self.members, self.homes = folder, members, homes
-        self.all = [Cluster(folder / name, *options, *_at(home)) for name, home in zip("abcd", homes, strict=False)]
-        self._first = {one.folder: one.options for one in self.all}
-        for one in self.all:
-            one.folder.mkdir()
-        self._nodes = Cluster(folder)
-        self._options = (*self._nodes.agent_options, "--scheduler", ",".join(one.address for one in self.all))
-        self.agents = self._nodes.agents
+    Jobs run in `folder`.
+    """
 
-    def start(self, *, named: bool = True) -> None:
-        """Start all of them, of which without home partitions the first leads, and the agents."""
-        for number, one in enumerate(self.all):
-            one.start("standing_by" if number and not self.homes[number] else "ready")
-        for number in range(len(self.all)):
-            self.join(number, named=named)
-        wait_until(lambda: self.states() == ["up"] * len(self.all), self.show)
-
-    def join(self, number: int, *, named: bool = True) -> None:
-        """Start an agent, or another one after it was killed: n1 names the first home partition, and so on in turn."""
-        home = self.homes[number % len(self.homes)] if named else ""
-        self._nodes.agent_options = (*self._options, *_at(home))
-        self._nodes.join(f"n{number + 1}")
-
-    def homes_of_nodes(self) -> dict[str, str]:
-        """Return the home partitions of nodes."""
-        return {node["name"]: node["home"] for node in self.ask("nodes")["nodes"]}
-
-    def options_of(self, one: Cluster) -> tuple[str, ...]:
-        """Return the options that a scheduler had at first."""
-        return self._first[one.folder]
-
-    def end(self) -> None:
-        """End what runs."""
-        for agent in self.agents.values():
-            agent.discard()
-        for one in self.all:
-            if one.runs:
-                one.send(signal.SIGCONT)
-                one.kill()
+    def __init__(self, folder: Path, queues: Sequence[Path], homes: Sequence[str]) -> None:
+        self.folder, self.homes = folder, homes
+        self._queues = queues
 
     def ask(self, name: str, **fields: Any) -> Any:
         """Give an order as users do."""
-        return places.ask([one.state for one in self.all], name, **fields)
+        return places.ask(self._queues, name, **fields)
 
     def states(self) -> list[str]:
         """Return the states of the nodes."""
         return [node["state"] for node in self.ask("nodes")["nodes"]]
 
-    def leads(self, one: Cluster) -> bool:
-        """Say whether a scheduler answers users."""
-        try:
-            client.order(one.state, "nodes", server=SERVICE)
-        except ControlError:
-            return False
-        return True
+    def homes_of_nodes(self) -> dict[str, str]:
+        """Return the home partitions of nodes."""
+        return {node["name"]: node["home"] for node in self.ask("nodes")["nodes"]}
 
     def answers(self) -> bool:
-        """Say whether each home partition has a scheduler that answers users."""
+        """Return whether each home partition has a scheduler that answers users."""
         try:
             self.ask("nodes")
         except ControlError:
@@ -131,6 +91,62 @@ class Schedulers:
 
     def show(self) -> str:
         """Return all logs."""
+        raise NotImplementedError
+
+
+class Schedulers(Orders):
+    """Schedulers on one etcd, each with one of the `homes` (empty: none), and for each an agent that knows them all."""
+
+    def __init__(self, folder: Path, members: list[Member], homes: Sequence[str] = ("", "")) -> None:
+        store = f"etcd://{','.join(member.at for member in members)}/test"
+        options = ("--policy", "fcfs", "--store", store, "--lease", str(LEASE))
+        self.all = [Cluster(folder / name, *options, *_at(home)) for name, home in zip("abcd", homes, strict=False)]
+        super().__init__(folder, [one.state for one in self.all], homes)
+        self.members = members
+        self._first = {one.folder: one.options for one in self.all}
+        for one in self.all:
+            one.folder.mkdir()
+        self._nodes = Cluster(folder)
+        self._options = (*self._nodes.agent_options, "--scheduler", ",".join(one.address for one in self.all))
+        self.agents = self._nodes.agents
+
+    def start(self, *, named: bool = True) -> None:
+        """Start all of them, of which without home partitions the first leads, and the agents."""
+        for number, one in enumerate(self.all):
+            one.start("standing_by" if number and not self.homes[number] else "ready")
+        for number in range(len(self.all)):
+            self.join(number, named=named)
+        wait_until(lambda: self.states() == ["up"] * len(self.all), self.show)
+
+    def join(self, number: int, *, named: bool = True) -> None:
+        """Start an agent, or another one after it was killed: n1 names the first home partition, and so on in turn."""
+        home = self.homes[number % len(self.homes)] if named else ""
+        self._nodes.agent_options = (*self._options, *_at(home))
+        self._nodes.join(f"n{number + 1}")
+
+    def options_of(self, one: Cluster) -> tuple[str, ...]:
+        """Return the options that a scheduler had at first."""
+        return self._first[one.folder]
+
+    def end(self) -> None:
+        """End what runs."""
+        for agent in self.agents.values():
+            agent.discard()
+        for one in self.all:
+            if one.runs:
+                one.send(signal.SIGCONT)
+                one.kill()
+
+    def leads(self, one: Cluster) -> bool:
+        """Return whether a scheduler answers users."""
+        try:
+            client.order(one.state, "nodes", server=SERVICE)
+        except ControlError:
+            return False
+        return True
+
+    def show(self) -> str:
+        """Return all logs."""
         logs = [one.log for one in self.all] + [agent.log for agent in self.agents.values()]
         return "\n".join(logs)
 
@@ -139,13 +155,14 @@ def _at(home: str) -> tuple[str, ...]:
     return ("--home-partition", home) if home else ()
 
 
-def survive(here: Schedulers, kinds: Sequence[str], *, named: bool = True) -> None:
-    """Check that no job is lost or run twice, and no node has two, whatever is killed or paused.
+def survive(here: Orders, kinds: Sequence[str], hurt: Callable[[random.Random, str], None]) -> None:
+    """Check that no job is lost or run twice, and no node has two, whatever is killed, paused or cut off.
 
-    The environment variables KILLS and SEED say how many faults of these `kinds` there are, and which. Agents are
-    `named` after their home partitions, or not.
+    `hurt` carries out a fault of one of the `kinds`. The environment variables KILLS and SEED say how many faults there
+    are, and which.
     """
     chance, done = random.Random(SEED), here.folder / "done"
+    nodes_there = len(here.states())
     confirmed: dict[str, int] = {}
     faults = Counter[str]()
     for number in range(FAULTS):
@@ -158,14 +175,15 @@ def survive(here: Schedulers, kinds: Sequence[str], *, named: bool = True) -> No
             except ControlError:
                 continue  # which is rare: see below
         kind = chance.choice(kinds)
-        hurt(here, chance, kind, named=named)
+        hurt(chance, kind)
+        wait_until(here.answers, here.show)
         faults[kind] += 1
         if faults.total() % 50 == 0:
             print(f"{faults.total()} faults, {len(confirmed)} jobs")
     assert len(confirmed) > FAULTS
     for number in confirmed.values():
         here.await_state(number, "completed")
-    wait_until(lambda: here.states() == ["up"] * len(here.all), here.show)
+    wait_until(lambda: here.states() == ["up"] * nodes_there, here.show)
     ran = Counter(done.read_text(encoding="utf-8").split())
     assert set(confirmed) <= set(ran)
     assert set(ran.values()) == {1}
@@ -175,7 +193,7 @@ def survive(here: Schedulers, kinds: Sequence[str], *, named: bool = True) -> No
     print(f"{FAULTS} faults ({dict(faults)}), {len(confirmed)} jobs, each ran once, {spanned} on borrowed nodes")
 
 
-def hurt(here: Schedulers, chance: random.Random, kind: str, *, named: bool) -> None:
+def hurt(here: Schedulers, chance: random.Random, kind: str, *, named: bool = True) -> None:
     """Kill or pause a scheduler, a member of etcd or an agent, and bring it back."""
     pause = chance.uniform(0, 2 * LEASE)
     one, member = chance.choice(here.all), chance.choice(here.members)
@@ -202,4 +220,3 @@ def hurt(here: Schedulers, chance: random.Random, kind: str, *, named: bool) -> 
         here.agents[f"n{number + 1}"].kill()
         time.sleep(pause / 2)
         here.join(number, named=named)
-    wait_until(here.answers, here.show)

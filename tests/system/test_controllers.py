@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from drom.agent.errors import ControlError
 from tests.support.agents import environment, lives, wait_until
 from tests.support.clusters import UNCOMPILED
 from tests.support.etcd import running
-from tests.support.schedulers import Schedulers, survive
+from tests.support.schedulers import Schedulers, hurt, survive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +88,7 @@ def test_a_home_partition_is_adopted_and_given_back(here: Schedulers) -> None:
     first, *others = here.all
     long = here.submit("sleep", "1000", home="p1")
     here.await_state(long, "running")
+    wait_until(here.agents["n1"].tasks, here.show)
     (pid,) = [task["pid"] for task in here.agents["n1"].tasks().values()]
     first.kill()
     begin = time.monotonic()
@@ -283,5 +285,5 @@ def test_no_job_is_lost_or_run_twice(tmp_path: Path) -> None:
         here.start(named=False)
         homes = here.homes_of_nodes()
         assert sorted(homes.values()) == ["p1", "p2", "p3"]
-        survive(here, ("kill", "pause", "etcd", "cut", "agent"), named=False)
+        survive(here, ("kill", "pause", "etcd", "cut", "agent"), partial(hurt, here, named=False))
         assert here.homes_of_nodes() == homes

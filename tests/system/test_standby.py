@@ -18,7 +18,7 @@ from drom.scheduler.live.cluster.spec import Spec
 from tests.support.agents import environment, lives, wait_until
 from tests.support.clusters import UNCOMPILED
 from tests.support.etcd import running
-from tests.support.schedulers import Schedulers, survive
+from tests.support.schedulers import Schedulers, hurt, survive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +54,7 @@ def test_a_standby_takes_over_from_a_killed_scheduler(here: Schedulers) -> None:
     long, short = here.submit("sleep", "1000"), here.submit("true")
     here.await_state(long, "running")
     here.await_state(short, "completed")
+    wait_until(lambda: any(agent.tasks() for agent in here.agents.values()), here.show)
     (pid,) = [task["pid"] for agent in here.agents.values() for task in agent.tasks().values()]
     first.kill()
     waits = here.submit("true")  # which waits until another one leads
@@ -99,4 +100,4 @@ def test_a_paused_scheduler_changes_nothing(here: Schedulers) -> None:
 
 def test_no_job_is_lost_or_run_twice(here: Schedulers) -> None:
     """Whatever is killed or paused: schedulers, and members of etcd. KILLS and SEED may be set."""
-    survive(here, ("kill", "pause", "etcd"))
+    survive(here, ("kill", "pause", "etcd"), partial(hurt, here))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from functools import partial
@@ -72,14 +73,16 @@ def ask(places: Sequence[Place], order: str, **fields: Any) -> Any:  # noqa: ANN
 def _ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
     """Give an order to the first scheduler that accepts it and return its answer. Raises ControlError.
 
-    Of several it tries the next one if one stands by, or does not run, and all again for up to `PATIENCE`. An order
-    that may have arrived is not repeated.
+    Of several it tries the next one if one stands by, or does not run, and all again for up to `PATIENCE`. One that may
+    have been replaced, as it is cut off from its store, answers only if none is certain to lead. An order that may have
+    arrived is not repeated.
     """
     until = time.monotonic() + PATIENCE if len(places) > 1 else 0.0
+    certainly = [{"certain": True}, {}] if len(places) > 1 else [{}]
     while True:
-        for place in places:
+        for more, place in itertools.product(certainly, places):
             try:
-                return all_pages(partial(client.order, place, server=SERVICE), order, **fields)
+                return all_pages(partial(client.order, place, server=SERVICE), order, **fields, **more)
             except (NotYetError, UnreachableError) as error:  # noqa: PERF203 - another one may lead
                 failure = error
         if time.monotonic() >= until:

@@ -64,6 +64,9 @@ class Scheduler(Protocol):
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         """Answer an order of a user. Raises ControlError."""
 
+    def admit(self, order: dict[str, Any], caller: Caller) -> None:
+        """Raise NotYetError if another scheduler is to answer the order, as far as is known."""
+
     def close(self) -> None:
         """Give up the lease, so that another scheduler can lead."""
 
@@ -273,6 +276,8 @@ class Homes(Generic[S]):
         """
         home = self._home(order)
         if home is None and order["order"] == "homes":
+            if order.get("certain") is True:
+                self._own.admit(order, caller)
             return {"schema_version": SCHEMA_VERSION, "homes": self._rows()}
         if home is None:
             return {"schema_version": SCHEMA_VERSION, "ask_homes": self._directory.homes}

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from drom.agent.control import server
-from drom.agent.errors import ControlError
+from drom.agent.errors import ControlError, NotYetError
 from drom.agent.execution import protocol as say
 from drom.agent.observe.guarded import Guard
 from drom.agent.system import connections, heap
@@ -36,7 +36,7 @@ from drom.scheduler.live.server.metrics import Counts
 from drom.scheduler.live.server.planner_process import PlannerProcess
 from drom.scheduler.live.server.starting import Standby, Starting
 from drom.scheduler.live.server.state_folder import HOMES, SOCKETS
-from drom.scheduler.live.server.store import Store, UnreadableError
+from drom.scheduler.live.server.store import Store, UnreadableError, UnwritableError
 from drom.scheduler.live.server.stored_cluster import StoredCluster
 from drom.scheduler.live.server.user_orders import WITHOUT_TRACE, UserOrders
 
@@ -476,9 +476,18 @@ class Server:
 
     def answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         """Answer an order of a user; refuse it while this scheduler waits. Raises ControlError with a sentence."""
+        self.admit(order, caller)
+        return self._answer(order, caller)
+
+    def admit(self, order: dict[str, Any], caller: Caller) -> None:
+        """Raise NotYetError while this scheduler waits, or if the order is for one that is `certain` to lead."""
         if self.waiting:
             self.waiting.refuse(order, caller)
-        return self._answer(order, caller)
+        if order.get("certain") is True:
+            try:
+                self._store.check()
+            except UnwritableError as error:
+                raise NotYetError(f"another scheduler may lead by now: {error.why}.") from error
 
     def _answer(self, order: dict[str, Any], caller: Caller) -> Any:  # noqa: ANN401 - a JSON value
         try:

@@ -75,8 +75,10 @@ class UnwritableError(SchedulerError):
         self.is_full = isinstance(error, sqlite3.OperationalError) and not is_locked(error)
         self.is_uncertain = isinstance(error, SilentError)
         """Whether it may have been written nevertheless."""
+        self.is_shared = isinstance(error, StoreError)
+        """Whether other schedulers have the same queue, one of which may be able to write it."""
         self.why = f"{error}: {_MEND}"
-        if isinstance(error, StoreError):
+        if self.is_shared:
             self.why = str(error)
         elif self.is_full:
             self.why = f"{error}: free space on its disk"

@@ -11,7 +11,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from drom.agent.errors import ControlError
+from drom.agent.errors import ControlError, NotYetError
 from drom.agent.text import duration
 from drom.scheduler.live.cluster.cluster import Cluster
 from drom.scheduler.live.cluster.jobs import PENDING
@@ -79,8 +79,8 @@ class StoredCluster:
         self.stuck = 0.0
         """When the queue may be written again (CLOCK_MONOTONIC); 0 while it can be."""
         self._policy, self._log, self._counts, self._send = policy, log, counts, send
-        self._unwritable = ""
-        """The message to users while it cannot."""
+        self._failure: UnwritableError | None = None
+        """Why it could not be written the last time that this failed."""
         self._warned = ""
         """The last warning that was logged."""
         self._tidy_again = self._forget_again = 0.0
@@ -140,15 +140,27 @@ class StoredCluster:
 
     def _note_unwritable(self, error: UnwritableError) -> None:
         """Record that the queue cannot be written now."""
-        self._unwritable = f"{UNCERTAIN if error.is_uncertain else UNWRITABLE}: {error.why}."
+        self._failure = error
         if not self.stuck:
             self._log("queue_stuck", reason=str(error))
         self.stuck, self._counts.stuck = time.monotonic() + RETRY, True
 
-    def must_flush(self, *, urgent: bool = False) -> None:
-        """Do as `flush` does. Raises ControlError if it was not possible."""
-        if not self.flush(urgent=urgent):
-            raise ControlError(self._unwritable)
+    def must_flush(self) -> None:
+        """Do as `flush` does for an order that has been carried out. Raises ControlError if that was not possible."""
+        is_tried = self.stuck <= time.monotonic()
+        if not self.flush():
+            raise self._refusal(is_tried=is_tried)
+
+    def _refusal(self, *, is_tried: bool) -> ControlError:
+        """Return the answer to an order that could not be stored, or was not even tried to be.
+
+        It is NotYetError if nothing of the order can be in the queue and another scheduler may be able to write that.
+        """
+        assert self._failure  # noqa: S101 - it is noted before
+        if is_tried and self._failure.is_uncertain:
+            return ControlError(f"{UNCERTAIN}: {self._failure.why}.")
+        kind = NotYetError if self._failure.is_shared else ControlError
+        return kind(f"{UNWRITABLE}: {self._failure.why}.")
 
     @contextlib.contextmanager
     def written(self, user: User) -> Iterator[None]:
@@ -159,12 +171,13 @@ class StoredCluster:
         """
         urgent = is_operator(user)
         with self.store.urgently() if urgent else contextlib.nullcontext():
-            self.must_flush(urgent=urgent)
+            if not self.flush(urgent=urgent):
+                raise self._refusal(is_tried=False)
             try:
                 self.store.try_writing()
             except UnwritableError as error:
                 self._note_unwritable(error)
-                raise ControlError(self._unwritable) from error
+                raise self._refusal(is_tried=False) from error
             yield
             if not self.flush(urgent=urgent):
                 raise ControlError("it was done, but cannot be stored now: it is lost if the scheduler ends before.")

@@ -59,6 +59,24 @@ def test_waiting_for_a_leader_has_an_end(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == ["/a"]
 
 
+def test_one_that_may_have_been_replaced_answers_if_no_other_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are asked before it; one alone is asked at once."""
+    found: list[str] = []
+
+    def order(place: Path, name: str, *, certain: bool = False, **_: Any) -> dict[str, Any]:
+        found.append(f"{place} {certain}")
+        if certain or place.name == "b":
+            raise WAITS
+        return {"order": name}
+
+    monkeypatch.setattr(client, "order", order)
+    assert places.ask(places.parse("/a,/b"), "queue") == {"order": "queue"}
+    assert found == ["/a True", "/b True", "/a False"]
+    found.clear()
+    assert places.ask(places.parse("/a"), "queue") == {"order": "queue"}
+    assert found == ["/a False"]
+
+
 def test_a_lent_node_is_drained_at_both_home_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is removed from that of the borrower first; a node that does not exist is asked for at the first one."""
     asked: list[tuple[str, str]] = []

@@ -66,6 +66,10 @@ class Stub:
         """Say where an order has arrived."""
         return f"{order['order']} at {self.home}"
 
+    def admit(self, order: dict[str, Any], _: Caller) -> None:
+        """Refuse an order for a scheduler that is certain to lead."""
+        raise NotYetError(f"{order['order']}: it is cut off.")
+
     def close(self) -> None:
         """Record that it was closed."""
         self.is_closed = True
@@ -160,6 +164,8 @@ def test_orders_reach_the_home_partition_that_they_concern(place: Place) -> None
     assert answer({"order": "queue", "home": "p1"}, CALLER) == "queue at p1"
     assert answer({"order": "queue"}, CALLER)["ask_homes"] == {"p1": 1, "p2": 2}
     leaders = [(row["home"], row["led_by"], row["leader_home"]) for row in answer({"order": "homes"}, CALLER)["homes"]]
+    with pytest.raises(NotYetError, match=r"^homes: it is cut off\.$"):
+        answer({"order": "homes", "certain": True}, CALLER)
     assert leaders == [("p1", "s1", "p1"), ("p2", "s2", "p2")]
     there = r"^home partition p2 is led by the scheduler on s2: ask that one\.$"
     orders: list[dict[str, Any]] = [

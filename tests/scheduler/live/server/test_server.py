@@ -29,6 +29,7 @@ from drom.scheduler.live.cluster.jobs import Entry
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import LARGEST, SERVICE, Spec
+from drom.scheduler.live.server.etcd import SilentError, StoreError
 from drom.scheduler.live.server.metrics import ClusterCollector
 from drom.scheduler.live.server.server import LONGEST_SLEEP, Server
 from drom.scheduler.live.server.store import Store, UnwritableError
@@ -119,6 +120,49 @@ def test_what_is_not_written_down_is_not_done(server: Server, monkeypatch: pytes
 
     assert server._answer(orders[0], me)["state"] == "cancelled"
     assert server._store.job(number).state == "cancelled"  # type: ignore[union-attr] # before anybody is answered
+
+
+def test_what_another_scheduler_may_do_is_not_refused_for_good(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that a shared store has surely not got can go to another scheduler; one that it may have got cannot."""
+    me = caller.Caller(os.getpid(), os.getuid())
+    number = submit(server, os.getuid())["jobs"][0]
+    server.turn()
+    cut_off: list[StoreError] = [StoreError("the lease ended")]
+    monkeypatch.setattr("drom.scheduler.live.server.stored_cluster.RETRY", 60.0)
+
+    def fail() -> None:
+        raise cut_off[0]
+
+    monkeypatch.setattr(server._store._medium, "store", fail)
+    again = r"^the queue cannot be written now, so nothing was changed: the lease ended\.$"
+    with pytest.raises(errors.NotYetError, match=again):
+        submit(server, os.getuid())
+    with pytest.raises(errors.NotYetError, match=again):  # which does not try it
+        submit(server, os.getuid())
+    with pytest.raises(errors.NotYetError, match=again):
+        server._answer({"order": "cancel", "job": number}, me)
+
+    cut_off[0] = SilentError("it is silent")
+    monkeypatch.setattr(server.stored, "stuck", 0.0)
+    with pytest.raises(errors.ControlError, match=r"in case that this was stored without an answer: it is s") as told:
+        submit(server, os.getuid())
+    assert not isinstance(told.value, errors.NotYetError)
+    with pytest.raises(errors.NotYetError, match=r"so nothing was changed: it is silent\.$"):
+        server._answer({"order": "cancel", "job": number}, me)
+
+
+def test_a_scheduler_that_may_have_been_replaced_says_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order for one that is certain to lead is refused for now; any other question is answered by what it has."""
+    me = caller.Caller(os.getpid(), os.getuid())
+
+    def fail() -> None:
+        raise StoreError("the lease ended")
+
+    assert server.answer({"order": "queue", "certain": True}, me)["jobs"] == []
+    monkeypatch.setattr(server._store._medium, "check", fail)
+    with pytest.raises(errors.NotYetError, match=r"^another scheduler may lead by now: the lease ended\.$"):
+        server.answer({"order": "queue", "certain": True}, me)
+    assert server.answer({"order": "queue"}, me)["jobs"] == []
 
 
 def test_a_queue_that_cannot_be_read_is_told_to_who_asks(
