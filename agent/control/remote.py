@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 HANDSHAKE_MS = 10_000
-"""Most milliseconds for a peer to identify itself, and for an agent to answer a connection at all."""
+"""Most milliseconds for a peer to identify itself."""
 LAST_PORT = 65535
 """The greatest port; ZeroMQ truncates greater numbers."""
 ATTEMPTS = 3
@@ -48,6 +48,8 @@ class RemoteAddress:
 
     address: str
     folder: Path
+    patience_ms: int = HANDSHAKE_MS
+    """Most milliseconds for it to answer a connection at all."""
 
     def __str__(self) -> str:
         """Return its name in messages: the address."""
@@ -89,7 +91,7 @@ class RemoteAddress:
             time.sleep(RETRY_S * attempt)
             with sock.get_monitor_socket(watched) as monitor:
                 self._begin(sock)
-                event, value = _first_event(monitor, HANDSHAKE_MS)
+                event, value = _first_event(monitor, self.patience_ms)
                 if event & zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     yield monitor
                 sock.disable_monitor()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedulers with home partitions, the members of their etcd, and agents, on machines of namespaces with links to cut.
 
-Each scheduler shares its machine with a member. Agents and schedulers reach all others by TCP, with CURVE keys.
+Each scheduler shares its machine with a member. Agents and the user at a desk reach schedulers by TCP, with CURVE keys.
 """
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from itertools import permutations
@@ -20,7 +21,7 @@ from drom.scheduler.testbed import etcd
 from drom.scheduler.testbed.cluster import PORT
 from drom.scheduler.testbed.namespaces import Network, Process
 
-from tests.support.agents import wait_until
+from tests.support.agents import SECONDS, wait_until
 from tests.support.etcd import LEASE
 from tests.support.schedulers import Orders
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 SWITCH = "switch"
 HOMES = ("p1", "p2", "p3")
 SCHEDULERS, NODES = ("s1", "s2", "s3"), ("n1", "n2", "n3")
+DESK, USERS = "desk", 9467
+"""The machine of a user, and the port at which schedulers listen to users."""
 NOBODY = "02:00:00:00:00:00"
 """The address of no network card."""
 KINDS = ("isolate", "link", "one way", "node", "kill")
@@ -45,7 +48,7 @@ class Linked(Orders):
         self._queues_of = {name: folder / name / "queue" for name in SCHEDULERS}
         super().__init__(folder / "work", list(self._queues_of.values()), HOMES)
         self._root = folder
-        self.network = Network(folder, [SWITCH, *SCHEDULERS, *NODES])
+        self.network = Network(folder, [SWITCH, *SCHEDULERS, *NODES, DESK])
         self._running: dict[str, Process] = {}
 
     @contextmanager
@@ -75,11 +78,11 @@ class Linked(Orders):
             process.end(signal.SIGKILL)
 
     def _make_keys(self) -> None:
-        made = {name: keys.make(self._keys_of(name)) for name in (*SCHEDULERS, *NODES)}
+        made = {name: keys.make(self._keys_of(name)) for name in (*SCHEDULERS, *NODES, DESK)}
         for name in SCHEDULERS:
-            for node in NODES:
-                keys.trust(made[name], made[node].folder / keys.PUBLIC, node)
-                keys.trust(made[node], made[name].folder / keys.PUBLIC, name)
+            for client in (*NODES, DESK):
+                keys.trust(made[name], made[client].folder / keys.PUBLIC, "root" if client == DESK else client)
+                keys.trust(made[client], made[name].folder / keys.PUBLIC, name)
 
     def _keys_of(self, name: str) -> Path:
         return self._root / "keys" / name
@@ -98,7 +101,7 @@ class Linked(Orders):
         words = ["scheduler", "--state", str(self._queues_of[name]), "--policy", "fcfs", "--lease", str(LEASE)]
         words += ["--store", f"etcd://{members}/test", "--home-partition", HOMES[SCHEDULERS.index(name)]]
         words += ["--keys", str(self._keys_of(name)), "--agents", f"{self.network[name].address}:{PORT}"]
-        words += ["--silence", "1000", "--kill-wait", "1"]
+        words += ["--users", f"{self.network[name].address}:{USERS}", "--silence", "1000", "--kill-wait", "1"]
         ready = self._log(name).count("event=ready")
         self._running[name] = self._run(name, name, python_command.drom(*words))
         wait_until(lambda: self._log(name).count("event=ready") > ready, self.show)
@@ -108,6 +111,15 @@ class Linked(Orders):
         words += ["--scheduler", ",".join(f"tcp://{one}:{PORT}" for one in SCHEDULERS)]
         words += ["--remote-keys", str(self._keys_of(name)), "--emulate", "pack:1 core:4 pu:1"]
         self._running[name] = self._run(name, name, python_command.drom(*words))
+
+    def at_desk(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a `drom` command on the machine of a user who names all schedulers by their addresses."""
+        queue = ",".join(f"{name}:{USERS}" for name in SCHEDULERS)
+        about = {"DROM_QUEUE": queue, "DROM_REMOTE_KEYS": str(self._keys_of(DESK)), "NUMBA_DISABLE_JIT": "1"}
+        command = self.network[DESK].within(*python_command.drom(*words))
+        return subprocess.run(
+            command, env=clean_environment() | about, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
 
     def _run(self, machine: str, name: str, words: Sequence[str]) -> Process:
         claims = {cpu_locks.VARIABLE: str(self._root / machine / "claims")}

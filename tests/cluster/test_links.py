@@ -32,12 +32,21 @@ def test_an_isolated_scheduler_is_replaced_and_starts_nothing(linked: Linked) ->
     linked.network.disconnect("s1")
     wait_until(lambda: "event=home_adopted home=p1" in linked.show(), linked.show)
     second = linked.submit("true", home="p1")
-    assert linked.state(second) in ("pending", "running", "completed")  # which s1 does not know
+    assert linked.ask("job", job=second)["job"] == second  # which s1 does not know
     linked.network.connect("s1")
     wait_until(lambda: [row["leader_home"] for row in linked.ask("homes")["homes"]] == list(linked.homes), linked.show)
     linked.ask("cancel", job=job)
     linked.await_state(second, "completed")
     assert linked.ask("job", job=job)["attempt"] == 1
+
+
+def test_commands_go_on_without_a_machine_that_is_gone(linked: Linked) -> None:
+    """Its scheduler is named first; the others answer once one has adopted its home partition."""
+    assert linked.at_desk("submit", "--hold", "--", "true").stdout == "Submitted job 100000001\n"
+    linked.network.disconnect("s1")
+    wait_until(lambda: "event=home_adopted home=p1" in linked.show(), linked.show)
+    done = linked.at_desk("queue")
+    assert (done.returncode, done.stdout.split("\n")[1].split()[0]) == (0, "100000001"), done.stderr
 
 
 def test_no_job_is_lost_or_run_twice_when_links_are_cut(linked: Linked) -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drom.agent.control import client
-from drom.agent.control.remote import RemoteAddress
+from drom.agent.control.remote import HANDSHAKE_MS, RemoteAddress
 from drom.agent.errors import NotYetError, UnreachableError
 from drom.agent.system.paths import default_keys
 from drom.scheduler.errors import SchedulerError
@@ -27,6 +28,8 @@ PATIENCE = 10.0
 """Seconds for which an order waits until one of several schedulers leads."""
 AGAIN = 0.2
 """Seconds until all of them are asked again."""
+FIRST_MS = 1000
+"""Milliseconds for a machine to answer a connection before the next one is tried, at first; then twice as many."""
 
 
 def parse(text: str) -> list[Place]:
@@ -73,18 +76,21 @@ def ask(places: Sequence[Place], order: str, **fields: Any) -> Any:  # noqa: ANN
 def _ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
     """Give an order to the first scheduler that accepts it and return its answer. Raises ControlError.
 
-    Of several it tries the next one if one stands by, or does not run, and all again for up to `PATIENCE`. One that may
-    have been replaced, as it is cut off from its store, answers only if none is certain to lead. An order that may have
-    arrived is not repeated.
+    Of several it tries the next one if one stands by, or cannot be reached, and all again for up to `PATIENCE`. One
+    that may have been replaced, as it is cut off from its store, answers only if none is certain to lead. An order that
+    may have arrived is not repeated.
     """
     until = time.monotonic() + PATIENCE if len(places) > 1 else 0.0
     certainly = [{"certain": True}, {}] if len(places) > 1 else [{}]
+    patience_ms = FIRST_MS if len(places) > 1 else HANDSHAKE_MS
     while True:
         for more, place in itertools.product(certainly, places):
+            at = replace(place, patience_ms=patience_ms) if isinstance(place, RemoteAddress) else place
             try:
-                return all_pages(partial(client.order, place, server=SERVICE), order, **fields, **more)
-            except (NotYetError, UnreachableError) as error:  # noqa: PERF203 - another one may lead
+                return all_pages(partial(client.order, at, server=SERVICE), order, **fields, **more)
+            except (NotYetError, UnreachableError) as error:  # another one may lead
                 failure = error
         if time.monotonic() >= until:
             raise failure
+        patience_ms = min(2 * patience_ms, HANDSHAKE_MS)
         time.sleep(AGAIN)

@@ -11,7 +11,6 @@ import pytest
 import zmq
 from drom.agent.control import client, keys, messages
 from drom.agent.control import gate as remote
-from drom.agent.control import remote as remote_module
 from drom.agent.control import server as control
 from drom.agent.control.client import order
 from drom.agent.control.gate import RemoteEndpoint, origin_of
@@ -393,11 +392,10 @@ class TestAddresses:
         with pytest.raises(ControlError, match=r"^no agent listens at 127.0.0.1:1: check the address and its option "):
             order(RemoteAddress("127.0.0.1:1", own.folder), "ps")
 
-    def test_who_says_nothing_is_not_waited_for(self, own: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_who_says_nothing_is_not_waited_for(self, own: Keys) -> None:
         """A server of something else that waits for its client to speak."""
-        monkeypatch.setattr(remote_module, "HANDSHAKE_MS", 1)
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            where = RemoteAddress(f"127.0.0.1:{silent.getsockname()[1]}", own.folder)
+            where = RemoteAddress(f"127.0.0.1:{silent.getsockname()[1]}", own.folder, patience_ms=1)
             with pytest.raises(ControlError, match=r"^no agent listens at "):
                 order(where, "ps")
 

@@ -13,6 +13,8 @@ from drom.scheduler.live.cli import places
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from drom.agent.control.remote import RemoteAddress
+
 GONE, WAITS = UnreachableError("no scheduler answers."), NotYetError("this scheduler stands by.")
 
 
@@ -75,6 +77,21 @@ def test_one_that_may_have_been_replaced_answers_if_no_other_one_leads(monkeypat
     found.clear()
     assert places.ask(places.parse("/a"), "queue") == {"order": "queue"}
     assert found == ["/a False"]
+
+
+def test_a_machine_that_does_not_answer_hardly_delays_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several each has a second at first, and twice as long in the next round; one alone has longer."""
+    waited: list[int] = []
+
+    def order(place: RemoteAddress, _: str, **__: Any) -> None:
+        waited.append(place.patience_ms)
+        raise GONE if len(waited) < 8 else ControlError("enough")
+
+    monkeypatch.setattr(client, "order", order)
+    for schedulers in ("a:1,b:1", "a:1"):
+        with pytest.raises(ControlError, match=r"^enough$"):
+            places.ask(places.parse(schedulers), "nodes")
+    assert waited == [1000] * 4 + [2000] * 4 + [10_000]
 
 
 def test_a_lent_node_is_drained_at_both_home_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
