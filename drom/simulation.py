@@ -239,6 +239,9 @@ def _read(source: pd.DataFrame | FileName) -> Workload:
     """Return the jobs of a log or of a data frame."""
     if hasattr(source, "columns"):
         return from_frame(source)
+    if not isinstance(source, str | os.PathLike):
+        msg = f"{short(repr(source))} is not a workload: give a data frame, or the path of a log."
+        raise WorkloadError(msg)
     try:
         return read_log(source)
     except FileNotFoundError as error:

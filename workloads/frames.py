@@ -57,7 +57,8 @@ def from_frame(frame: pd.DataFrame) -> Workload:
 def _column(column: pd.Series, field: Field) -> Ints:
     """Return the values of a column as whole numbers; pandas has floats where some are missing."""
     if column.dtype.kind not in "iuf":
-        msg = f"{SOURCE}, column {field.name}: {column.dtype} is not a type of numbers: convert it with astype(int)."
+        remedy = "convert it to seconds" if column.dtype.kind in "mM" else "convert it with astype(int)"
+        msg = f"{SOURCE}, column {field.name}: {column.dtype} is not a type of numbers: {remedy}."
         raise WorkloadError(msg)
     values = column.to_numpy(np.float64, na_value=np.nan)
     values = np.where(np.isnan(values), UNKNOWN, values)

@@ -295,6 +295,14 @@ def test_a_frame_that_cannot_be(changes: dict[str, Any], sentence: str) -> None:
     assert str(failure.value).startswith(sentence)
 
 
+def test_times_are_seconds() -> None:
+    """A column of another type of times names the remedy."""
+    frame = pd.DataFrame({"submit": pd.to_datetime(["2026-01-01"]), "run_time": [9], "allocated": [1]})
+
+    with pytest.raises(WorkloadError, match=r"column submit: datetime64.* type of numbers: convert it to seconds\.$"):
+        drom.simulate(frame, nodes=8)
+
+
 def test_a_frame_without_jobs() -> None:
     """An empty workload is refused."""
     frame = pd.DataFrame({"submit": [], "run_time": [], "allocated": []})
@@ -314,6 +322,7 @@ def test_a_frame_without_jobs() -> None:
         ({"event_rule": "late"}, "'late' is not a known event rule: choose instant, pyss, cqsim."),
         ({"predict": "oracle"}, "'oracle' is not a prediction: choose user, recent, learned."),
         ({"rule": {"larger": "eat"}}, "'larger=eat': the rule larger has the choices refuse, shrink, drop."),
+        ({"workload": None}, "'None' is not a workload: give a data frame, or the path of a log."),
         ({"workload": "none.swf"}, "There is no log 'none.swf': name a file, or a model of lublin, "),
     ],
 )
