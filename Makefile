@@ -86,7 +86,7 @@ test-slurm-new: $(READY) ## run these with newer Slurms, of Debian's SUITES (tri
 	    DROM_SLURM_ROOT=build/slurm-new/$$suite/root $(PYTEST) -m slurm tests/slurm --ignore tests/slurm/test_demo.py --ignore tests/slurm/test_daemon.py --ignore tests/slurm/test_daemon_jobs.py || failed=1; \
 	done; exit $$failed
 
-chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, as root; KILLS (500) and SEED may be set
+chaos-cluster: $(READY) ## kill scheduler, agents and jobs of a cluster, cut links, as root; KILLS (500) and SEED may be set
 	$(VENV)/bin/python -m tests.cluster --kills $(or $(KILLS),500) $(if $(SEED),--seed $(SEED))
 
 chaos-controllers: $(READY) ## kill and pause schedulers, agents and members of etcd, cut links as root; KILLS (500) and SEED may be set

@@ -42,9 +42,11 @@ def look(here: Rig) -> list[Found]:
             if name := spaces.get(_space(pid)):
                 parents[pid] = int(Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
                 found += _of_job(here.folder / name / "run/steward", name, pid)
-    # A child of a drom-step that is about to become the program still looks like it.
+    # A child of a drom-step that is about to become the program still looks like it, as does that of a job's shell.
     keepers = {one.pid for one in found if one.what in ("step", "command", "keeper")}
-    return [one for one in found if one.pid not in keepers or parents[one.pid] not in keepers]
+    shells = {one.pid for one in found if one.what == "program"}
+    copies = {pid for alike in (keepers, shells) for pid in alike if parents[pid] in alike}
+    return [one for one in found if one.pid not in copies]
 
 
 def _space(pid: int) -> Path:

@@ -42,6 +42,8 @@ MOST = 40
 """Jobs that wait or run at most: more only wait longer."""
 HOSTILE = 3.0
 """Seconds for which another user attacks a node or the scheduler."""
+CUT = 3.0
+"""Most seconds for which a node has no link: the scheduler allows a longer silence."""
 PATIENCE = 600
 """Seconds in which all jobs have to come to their ends once nobody is killed any more."""
 
@@ -172,6 +174,18 @@ class Storm:
         command = [sys.executable, "-m", "tests.chaos.hostile", *words]
         self._visitors = [one for one in self._visitors if one.poll() is None]
         self._visitors.append(Process(here.network[name], command, here.folder / "hostile", environment()))
+        return True
+
+    def _cut(self, chance: random.Random) -> bool:
+        """Disconnect a node for a while. A launch of MPI may fail by that, and nothing else may notice."""
+        name, here = chance.choice(self._here.names), self._here
+        there = look(here)
+        here.network.disconnect(name)
+        time.sleep(chance.uniform(0.0, CUT))
+        here.network.connect(name)
+        for one in [*there, *look(here)]:
+            if one.job in self._known and self._known[one.job].mpi:
+                self._known[one.job].launches.setdefault(one.attempt, []).append("cut")
         return True
 
     def _kill(self, kind: str, chance: random.Random) -> bool:
