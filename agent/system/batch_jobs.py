@@ -7,6 +7,7 @@ a process that can be seen from here: what a daemon of Slurm that died left behi
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,12 @@ class BatchJobReader:
         found: dict[str, int] = {}
         for mount in self._mounts:
             for pattern in _GROUPS:
-                for group in (self._root / mount).glob(pattern):
-                    name = job_of_group(group.relative_to(self._root / mount).as_posix())
+                # Path.glob would fail if Slurm removed a group meanwhile.
+                for group in glob.iglob(pattern, root_dir=self._root / mount):  # noqa: PTH207
+                    name = job_of_group(group)
                     if name and name not in known and len(found) < _MAX_JOBS:
-                        cpus = files.mask(f"{group.relative_to(self._root)}/cpuset.cpus")
-                        if cpus and _has_process(group):
+                        cpus = files.mask(f"{mount}/{group}/cpuset.cpus")
+                        if cpus and _has_process(self._root / mount / group):
                             found[name] = found.get(name, 0) | cpus
         return found
 

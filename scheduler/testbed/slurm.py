@@ -328,8 +328,9 @@ def munged(folder: Path) -> Iterator[None]:
 
 def remove_groups(node: str) -> None:
     """Remove the control groups of a node of Slurm once they are empty. Raises `MachineError`."""
-    for group in sorted(_CGROUPS.glob(f"*/slurm_{node}/**/"), key=lambda path: -len(path.parts)):
-        _await(partial(_is_removed, group), f"{group} to be empty")
+    for top in _CGROUPS.glob(f"*/slurm_{node}"):
+        for group, _, _ in os.walk(top, topdown=False):
+            _await(partial(_is_removed, Path(group)), f"{group} to be empty")
 
 
 def _await(look: Callable[[], T | None], what: str) -> T:

@@ -326,9 +326,9 @@ class Slurm:
         """Return the processes in the control groups of the agent's job slurm-NUMBER, as they are numbered here."""
         group = CGROUPS / "cpuset" / self._group / "uid_0" / f"job_{job.partition('-')[2]}"
         found = []
-        for file in group.glob("**/cgroup.procs"):
+        for folder, _, _ in os.walk(group):  # Slurm may remove any of them meanwhile
             with contextlib.suppress(OSError):
-                found += file.read_text().split()
+                found += (Path(folder) / "cgroup.procs").read_text().split()
         return found
 
     def start_requeued(self, job: str) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.agent.system.batch_jobs import BatchJobReader
@@ -63,6 +65,25 @@ def test_groups_that_users_can_make_are_no_jobs(read: Read) -> None:
     """Only the folders in which Slurm makes groups count."""
     mine = "sys/fs/cgroup/user.slice/slurmstepd.scope"
     assert read(V2 | job(mine, 12, "0-3\n") | job(f"{IN_V2}/job_0/step_0", 13, "4\n")) == {}
+
+
+def test_a_group_that_slurm_removes_meanwhile_is_left_out(
+    read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of other users are read."""
+    scan = os.scandir
+    other = IN_V1.replace("uid_7", "uid_8")
+    gone = tmp_path / other
+
+    def remove_first(folder: Any) -> Any:
+        if str(folder) == str(gone):
+            shutil.rmtree(gone, ignore_errors=True)
+        return scan(folder)
+
+    monkeypatch.setattr("os.scandir", remove_first)
+
+    assert read(V1 | job(IN_V1, 12, "0-3\n") | job(other, 13, "4\n")) == {"slurm-12": 0x0F}
+    assert not gone.exists()
 
 
 def test_an_agent_inside_a_job_sees_no_jobs(read: Read) -> None:
