@@ -75,6 +75,10 @@ class _ElsewhereError(StoreError):
     """Raised when a member cannot answer, and another one might."""
 
 
+class _LateError(_ElsewhereError):
+    """Raised when a member has not answered in the time it had, which may have been short."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
     """An etcd: its `members` as HOST:PORT, the `prefix` of all keys, and what is needed to connect.
@@ -201,19 +205,19 @@ class Etcd:
 
     def call(self, path: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer of the first member that gives one within so many seconds."""
-        until, failures = time.monotonic() + seconds, 0
-        why = f"it has not answered for {seconds:g} s"
+        until, failures, why = time.monotonic() + seconds, 0, ""
         while (left := until - time.monotonic()) > 0:
             try:
                 with self._ask(path, body, max(left / 2, SHORTEST) if len(self._pools) > 1 else left) as answer:
                     return self._value(answer)
             except _ElsewhereError as error:  # noqa: PERF203 - the next member is asked
-                why = str(error)
+                if not (why and isinstance(error, _LateError)):  # a reason that is no timeout says more
+                    why = str(error)
                 failures += 1
                 self._turn += 1
                 if failures % len(self._pools) == 0:
                     time.sleep(min(PAUSE, left))
-        raise SilentError(why)
+        raise SilentError(why or f"it has not answered for {seconds:g} s")
 
     def _ask(self, path: str, body: dict[str, Any], seconds: float) -> urllib3.BaseHTTPResponse:
         """Send a request to the member whose turn it is, and return the response, whose body has not been read."""
@@ -234,14 +238,14 @@ class Etcd:
                 preload_content=False,
             )
         except (self._errors.HTTPError, OSError) as error:
-            raise _ElsewhereError(self._why(number, error)) from error
+            raise self._failure(number, error) from error
 
     def _value(self, answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
         """Return the JSON object in a response. Raises StoreError if it is an error, or is not of etcd."""
         try:
             data = answer.read(LARGEST + 1)
         except (self._errors.HTTPError, OSError) as error:
-            raise _ElsewhereError(self._why(self._turn % len(self._pools), error)) from error
+            raise self._failure(self._turn % len(self._pools), error) from error
         return self._checked(data, answer.status)
 
     def _checked(self, data: bytes, status: int) -> dict[str, Any]:
@@ -266,17 +270,17 @@ class Etcd:
         remedy = next((f": {words}" for part, words in _REMEDIES.items() if part in text), "")
         raise StoreError(text.removeprefix("etcdserver: ") + remedy)
 
-    def _why(self, number: int, error: Exception) -> str:
-        """Return why a member does not answer."""
+    def _failure(self, number: int, error: Exception) -> _ElsewhereError:
+        """Return an error that says why a member does not answer."""
         member, errors = self.address.members[number], self._errors
         if isinstance(error, errors.SSLError):
-            return f"no TLS with {member} ({error}): check --store-ca, --store-cert and --store-key"
-        if isinstance(error, errors.TimeoutError) and not isinstance(error, errors.NewConnectionError):
-            return f"{member} does not answer"
+            return _ElsewhereError(f"no TLS with {member} ({error}): check --store-ca, --store-cert and --store-key")
         if isinstance(error, errors.NewConnectionError):
-            return f"nothing listens at {member}"
+            return _ElsewhereError(f"nothing listens at {member}")
+        if isinstance(error, errors.TimeoutError):
+            return _LateError(f"{member} does not answer")
         wish = "does not accept the certificate (--store-cert)" if self.address.ca else "wants TLS (--store-ca)"
-        return f"{member} closed the connection: it has ended, or {wish}"
+        return _ElsewhereError(f"{member} closed the connection: it has ended, or {wish}")
 
     # --- keys -----------------------------------------------------------------------------------------------------
 
@@ -347,7 +351,7 @@ class Etcd:
                     yield bytes(buffer[:end])
                     del buffer[: end + 1]
         except (self._errors.HTTPError, OSError) as error:
-            raise _ElsewhereError(self._why(self._turn % len(self._pools), error)) from error
+            raise self._failure(self._turn % len(self._pools), error) from error
         raise _ElsewhereError("a member closed the watch")
 
     def close(self) -> None:

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
+import threading
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.server.etcd import Etcd, StoreError, parse_store, read_login
+from drom.scheduler.live.server.etcd import Etcd, StoreAddress, StoreError, parse_store, read_login
 from drom.scheduler.live.server.store import UnreadableError
 
 from tests.scheduler.live.server.test_store import job
@@ -21,8 +23,6 @@ from tests.support.etcd import Member, address_of, free_ports, lead, running, sh
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from drom.scheduler.live.server.etcd import StoreAddress
 
 SECONDS = 5.0
 
@@ -131,6 +131,21 @@ def test_certificates_are_checked_on_both_sides(authority: Path) -> None:
         ):
             with pytest.raises(UnreadableError, match=rf"^the queue etcd://.* cannot be opened: .*{why}"):
                 shared_store(authority / "b", replace(address, **wrong))
+
+
+def test_a_timeout_does_not_hide_why_a_member_closed_the_connection() -> None:
+    """The last try of a call may have no time left: its timeout says nothing of the member."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def close_one() -> None:
+            listener.accept()[0].close()  # later connections stay silent
+
+        thread = threading.Thread(target=close_one)
+        thread.start()
+        etcd = Etcd(StoreAddress((f"127.0.0.1:{listener.getsockname()[1]}",), "drom"))
+        with pytest.raises(StoreError, match=r"closed the connection: it has ended, or wants TLS \(--store-ca\)$"):
+            etcd.first("x", 1.0)
+        thread.join()
 
 
 def ask_all(member: Member, *requests: tuple[str, dict[str, object]]) -> None:
