@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from dromlib import native
+from tests.support import native_build
 from tests.support.example_programs import mpi_environment
 
 MPICH = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
@@ -86,15 +90,30 @@ class Mpi:
         return [launcher, "--host" if self.name == "openmpi" else "-hosts", hosts, *rest]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Return what a launch needs in its environment, with mpi4py too; its shared memory lies in `folder`."""
+        """Return what a launch needs in its environment, with mpi4py too; its shared memory lies in `folder`.
+
+        Ranks that wait for messages sleep: those that are to send them may have no CPU.
+        """
         environment = mpi_environment(folder) | {"MPICC": f"mpicc.{self.name}", "MPI4PY_MPIABI": self.name}
+        if shutil.which("gcc"):
+            environment["LD_PRELOAD"] = str(_patient())
         if self.name == "openmpi":
-            return environment
+            return environment | {"OMPI_MCA_mpi_yield_when_idle": "1"}
         renamed = folder / "mpi4py" / "libmpi.so.12"
         if not renamed.exists():
             renamed.parent.mkdir()
             renamed.symlink_to(MPICH)
         return environment | {"LD_LIBRARY_PATH": str(renamed.parent)}
+
+
+@functools.cache
+def _patient() -> Path:
+    """Return the library with which waiting ranks sleep, compiled once by this process."""
+    folder = Path(tempfile.mkdtemp(prefix="drom-test-"))
+    atexit.register(shutil.rmtree, folder)
+    library = folder / "patient_mpi.so"
+    native_build.compile_c(library, [native_build.SOURCES / "patient_mpi.c"], ["-shared", "-fPIC", "-ldl"])
+    return library
 
 
 class Wheel(Mpi):
