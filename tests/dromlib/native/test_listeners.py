@@ -30,15 +30,20 @@ USERS = {"root": 0, "user": OTHER, "another": THIRD}
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be other users")
 
 
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a program that attaches, and waits a second for an answer."""
+    return native_build.build(tmp_path_factory.mktemp("client"), "client", "plain", flags=["-DDROMI_ANSWER_SECONDS=1"])
+
+
 @pytest.fixture
-def common() -> Iterator[Path]:
+def common(client: Path) -> Iterator[Path]:
     """Return a folder that everybody may enter, with copies of the launcher and of a program that attaches."""
     with tempfile.TemporaryDirectory(prefix="drom") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        shutil.copy(native.run_path(), folder)
-        sources = [native_build.SOURCES / "client.c", *sorted((native_build.NATIVE / "src").glob("*.c"))]
-        native_build.compile_c(folder / "client", sources, ["-DDROMI_ANSWER_SECONDS=1"])
+        for program in (native.run_path(), client):
+            shutil.copy(program, folder)
         yield folder
 
 
