@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from drom.agent.daemon.task_processes import EnvironmentTags, TaskProcesses
 from drom.agent.system import proc as processes
@@ -25,6 +27,13 @@ ONE = NOW & -NOW
 UID = os.getuid()
 
 needs_two_cpus = pytest.mark.skipif(NOW.bit_count() < 2, reason="needs two CPUs in our affinity")
+
+
+def open_descriptors() -> int:
+    """Return how many descriptors this process has open, without those of garbage."""
+    gc.collect()
+    gc.freeze()  # what is in use now need not be looked through again, by the next call
+    return psutil.Process().num_fds()
 
 
 def task_processes(first: Identity, uid: int, others: Iterable[Identity] = (), proc: str = "/proc") -> set[int]:

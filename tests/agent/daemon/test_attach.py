@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from drom.agent.model.caller import Caller
 from drom.agent.model.jobs import Arrival
 from drom.agent.system import proc
 
-from tests.support.child_processes import NOW
+from tests.support.child_processes import NOW, open_descriptors
 from tests.support.nodes import MACHINES, make_node
 
 if TYPE_CHECKING:
@@ -53,12 +52,6 @@ def cat(*before: str, **extra: str) -> Iterator[int]:
         popen.stdin.close()
 
 
-def open_files() -> int:
-    """Return how many descriptors we have, without those of garbage."""
-    gc.collect()
-    return psutil.Process().num_fds()
-
-
 def test_who_may_be_attached_is_described() -> None:
     """Identity, user, affinity and name, with a pidfd of the very process."""
     with cat() as pid:
@@ -73,12 +66,12 @@ def test_who_may_be_attached_is_described() -> None:
 
 def test_refusals_keep_no_descriptor() -> None:
     """Who is refused leaves nothing open."""
-    before = open_files()
+    before = open_descriptors()
     for pid in (1, os.getpid(), os.getppid(), 2**22):
         with pytest.raises(ControlError):
             candidates().check(pid, ME, everybody=True)
 
-    assert open_files() == before
+    assert open_descriptors() == before
 
 
 def test_below_a_task() -> None:

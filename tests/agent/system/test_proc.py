@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import select
@@ -14,13 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from drom.agent.enforcement import affinity
 from drom.agent.system import proc as processes
 from drom.agent.system.proc import Identity, Stat
 
-from tests.support.child_processes import ONE, UID, Child, needs_two_cpus, our_masks, running, task_processes, until
+from tests.support.child_processes import (
+    ONE,
+    UID,
+    Child,
+    needs_two_cpus,
+    open_descriptors,
+    our_masks,
+    running,
+    task_processes,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +40,6 @@ def _own_mask_stays() -> Iterator[None]:
     before = our_masks()
     yield
     assert before == our_masks()
-
-
-def open_descriptors() -> int:
-    """Return how many descriptors this process has open, without those of garbage."""
-    gc.collect()
-    return psutil.Process().num_fds()
 
 
 def ended(pidfd: int) -> bool:
