@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ from tests.support.paths import ROOT
 from tests.support.schedules import SHARING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 # What a property says does not depend on the speed of a machine. Each run tries the same examples, so that a change is
 # judged by what it does; `make test-random` looks for new ones.
@@ -57,6 +58,17 @@ SLOWEST = (
     "system/test_steward.py",
 )
 """The modules that take longest, the longest first; paths below tests."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without looking for garbage, which they are not: neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
