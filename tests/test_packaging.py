@@ -57,11 +57,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("drom-*.whl"))
 
 
+def pip(folder: Path, command: str, *words: str | Path) -> None:
+    """Run a command of this environment's pip for another environment."""
+    run(sys.executable, "-m", "pip", "--python", folder / "bin" / "python", command, "--quiet", *words)
+
+
 def install(wheel: Path, folder: Path) -> Path:
     """Install drom into an environment of its own, with the others; return the folder of its packages."""
-    run(sys.executable, "-m", "venv", folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
     others = [other_wheel(folder, name, path) for name, path in OTHERS.items()]
-    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, *others)
+    pip(folder, "install", "--no-deps", "--no-index", wheel, *others)
     packages = next((folder / "lib").glob("python*/site-packages"))
     # What drom depends on is that of this environment; its .pth files, that of this checkout among them, are not read.
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n", encoding="utf-8")
@@ -171,7 +176,7 @@ def test_every_name_is_its_owners(installed: Path, tmp_path: Path, words: list[s
 def test_an_uninstalled_drom_leaves_the_others_whole(wheel: Path, tmp_path: Path) -> None:
     """Removing drom removes nothing of packages with these names."""
     packages = install(wheel, tmp_path)
-    run(tmp_path / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "drom")
+    pip(tmp_path, "uninstall", "--yes", "drom")
 
     assert not (packages / "drom").exists()
     assert {name: (packages / path).read_text(encoding="utf-8") for name, path in OTHERS.items()} == {
