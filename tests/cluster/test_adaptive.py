@@ -156,11 +156,12 @@ def test_an_example_gives_its_answer(here: Rig, folder: Path, source: str) -> No
     assert here.lines(f"drom-{number}.out")[-1] == f"{name}: 64 x 64, {STEPS} steps ok"
 
 
-def test_a_drained_node_is_left_and_comes_back(here: Rig, folder: Path) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(50, marks=pytest.mark.timeout(1800))])
+def test_a_drained_node_is_left_and_comes_back(here: Rig, folder: Path, times: int) -> None:
     """Nothing of a job is left on a drained node with an MPI library that ends ranks alone; ranks return after it."""
     number = submit(here, folder, 2, 8, mpi=WHEEL)
     here.await_held(number, ALL)
-    for _ in range(2):
+    for _ in range(times):
         here.ask("drain", node="n3", reason="repair")
         wait_until(lambda: on(here, "n3") == [], lambda: f"{on(here, 'n3')}\n{here.output(number)}\n{here.said(HEAD)}")
         here.await_held(number, {"n1": 2, "n2": 2, "n4": 2})

@@ -128,6 +128,16 @@ def test_a_program_grows_onto_a_node_and_gives_it_up(mpi: Mpi, folder: Path, sta
     job.end()
 
 
+def test_ranks_that_have_not_joined_yet_spawn_none(mpi: Mpi, folder: Path, start: Programs) -> None:
+    """A node that is added while the ranks of another one have not come to their first point gets its ranks once."""
+    job = Spread(mpi, folder, start, source=native_build.SOURCES / "late.c")
+    for nodes in (["n1", "n2"], ["n1", "n2", "n3"]):
+        job.have(**dict.fromkeys(nodes, 2))
+        job.await_ranks(*sorted([*nodes, *nodes]))
+    job.program.await_out("changed 4")
+    job.end()
+
+
 def test_a_node_may_have_another_name_for_the_launcher(mpi: Mpi, folder: Path, start: Programs) -> None:
     """Ranks are spawned on the host that a line of the host file names, and released by the name of their node."""
     job = Spread(mpi, folder, start)

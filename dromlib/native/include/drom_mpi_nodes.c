@@ -359,13 +359,14 @@ static void join_program(drom_mpi *m, MPI_Comm parent)
     unite_all(m, &g, NULL);
 }
 
-/* Spawn a group on each of these nodes, by several running ranks at the same time, and unite all ranks with them. */
-static void grow(drom_mpi *m, const struct hosts *hosts)
+/* Spawn a group on each of these nodes, by several running ranks at the same time, and unite all ranks with them. Ranks that were
+ * spawned before and have not joined yet have a communicator too, but of their own group. */
+static void grow(drom_mpi *m, const struct hosts *hosts, bool runs_now)
 {
     int me = -1, running = 0, failed = 0;
     struct groups g = {.count = hosts->count};
     MPI_Comm pairs[MOST_GROUPS];
-    if (m->comm != MPI_COMM_NULL) {
+    if (runs_now) {
         MPI_Comm_rank(m->comm, &me);
         MPI_Comm_size(m->comm, &running);
     }
@@ -415,7 +416,7 @@ static void regroup(drom_mpi *m, const struct order *order, const char *text)
     if (order->releases)
         release(m, &hosts);
     if (order->spawns && !m->is_released)
-        grow(m, &fresh);
+        grow(m, &fresh, did_run);
     if (!m->is_released)
         meet(m, did_run);
     free(fresh.at);
