@@ -193,6 +193,7 @@ class JobExecutor(NoScheduler):
             if not schedulers.welcomed(link, message, now):
                 return
             for attempt in self.attempts.values():
+                attempt.wants = (0, 0)
                 if not attempt.lives:
                     self._tell(attempt)
         elif isinstance(message, protocol.No):

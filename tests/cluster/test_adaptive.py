@@ -170,6 +170,44 @@ def test_a_drained_node_is_left_and_comes_back(here: Rig, folder: Path, times: i
     end(here, number)
 
 
+def test_a_node_on_which_no_ranks_come_is_given_back(tmp_path: Path, folder: Path) -> None:
+    """A job whose mpirun does not answer holds the cores of the node that it comes back to for a bounded time."""
+    with rig(tmp_path / "c", "--policy", "equipartition", "--spawn-within", "2", nodes=2, cores=1) as here:
+        number = submit(here, folder, 1, 2, mpi=WHEEL)
+        here.await_held(number, {"n1": 1, "n2": 1})
+        here.ask("drain", node="n2", reason="repair")
+        here.await_held(number, {"n1": 1})
+        wait_until(lambda: on(here, "n2") == [], lambda: on(here, "n2"))
+        here.network["n1"].do("kill", "-STOP", *here.network["n1"].do("ps", "-C", "mpirun", "-o", "pid=").split())
+        here.ask("drain", node="n2", reason="")
+        here.await_said(HEAD, "event=ranks_missing")
+
+        other = sleeper(here, 1)
+        here.await_state(other, "running")
+        assert here.held(other) == {"n2": 1}
+        assert (here.job(number)["state"], here.job(number)["sizes"]) == ("running", {"n1": 1, "n2": 0})
+
+
+def test_ranks_that_come_while_there_is_no_scheduler_stay(tmp_path: Path, folder: Path) -> None:
+    """Agents report ranks to the next scheduler, which does not take their node back."""
+    with rig(tmp_path / "c", "--policy", "equipartition", "--spawn-within", "5", nodes=2, cores=1) as here:
+        number = submit(here, folder, 1, 2, mpi=WHEEL)
+        here.await_held(number, {"n1": 1, "n2": 1})
+        here.ask("drain", node="n2", reason="repair")
+        here.await_held(number, {"n1": 1})
+        here.ask("drain", node="n2", reason="")
+        wait_until(lambda: here.job(number)["sizes"]["n2"], lambda: here.job(number))
+        assert here.scheduler
+        here.scheduler.end(signal.SIGKILL)
+        here.await_held(number, {"n1": 1, "n2": 1})
+        here.start_scheduler()
+        here.await_nodes(up=here.names)
+        awaits = "waits for its ranks on n2"
+        wait_until(lambda: awaits not in str(here.job(number)), lambda: here.job(number))
+        end(here, number)
+        assert "ranks_missing" not in here.said(HEAD)
+
+
 def test_ranks_rest_on_a_drained_node_if_they_cannot_end_alone(here: Rig, folder: Path) -> None:
     """A job with Open MPI has no cores of a drained node, keeps its ranks there at rest, and says so."""
     number = submit(here, folder, 2, 8)

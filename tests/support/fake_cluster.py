@@ -84,6 +84,8 @@ class FakeNode:
     cpu: str = "x86"
     can_release: bool = True
     """Whether ranks of adaptive jobs end here when they are ordered to."""
+    can_spawn: bool = True
+    """Whether ranks of adaptive jobs begin here when they are ordered to."""
 
     def hello(self) -> say.Hello:
         """Say who it is."""
@@ -187,9 +189,11 @@ class FakeNode:
         self.end(key, 0)
 
     def _occupy(self, message: say.Occupy) -> None:
-        """Release the ranks of an adaptive job that is to have none here."""
+        """Spawn the ranks of an adaptive job, or release them if it is to have none here."""
         key = message.job, message.attempt
         ranks = dict(zip(message.nodes, message.ranks, strict=True))
+        if self.can_spawn and key in self.running and ranks.get(self.name):
+            self.outbox.append(say.Wants(*key, 1, 0))
         if self.can_release and key in self.running and not ranks.get(self.name):
             self.outbox.append(say.Vacated(*key, key not in self.begun))
 

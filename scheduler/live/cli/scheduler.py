@@ -93,6 +93,13 @@ class SchedulerOptions:
         min=0.1,
         help="Time within which a job must shrink to make room for another.",
     )
+    spawn_within: float = typer.Option(
+        USUAL.spawn_within,
+        metavar="SECONDS",
+        callback=finite,
+        min=1,
+        help="Time within which an adaptive job must have ranks on a node that it comes back to.",
+    )
     save_within: float = typer.Option(
         USUAL.save_within,
         metavar="SECONDS",
@@ -204,6 +211,7 @@ class SchedulerOptions:
             silence=self.silence,
             give_up=self.give_up,
             shrink_within=self.shrink_within,
+            spawn_within=self.spawn_within,
             save_within=self.save_within,
             gaps=Gaps(self.filler_slot, self.filler_lead),
             kill_wait=self.kill_wait,
@@ -226,6 +234,7 @@ CHANGEABLE = {
     "silence",
     "give_up",
     "shrink_within",
+    "spawn_within",
     "save_within",
     "kill_wait",
     "default_time",

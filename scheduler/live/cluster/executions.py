@@ -233,9 +233,10 @@ class Executions:
         return asked and all(part.node.speaks for part in self._placements.of(job.number))
 
     def next_looks(self, controller: Driver) -> list[float]:
-        """Return the times at which jobs are to get signals, or to be ended as they are late (unix seconds)."""
+        """Return the times at which jobs are to get signals, or are late, as are their ranks (unix seconds)."""
         late = [job for number in controller.late if (job := self._state.jobs.get(number)) and job.state == RUNNING]
-        return [_due(controller, job) for job in late] + [at for at, _ in self._notices.times(controller)]
+        ranks = self.ranks.next_looks(controller) if isinstance(controller, PoolController) else []
+        return [_due(controller, job) for job in late] + [at for at, _ in self._notices.times(controller)] + ranks
 
     # --- what nodes report ----------------------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class Executions:
             self._queue.tell_dependents(job, now)
         elif job.state == RUNNING and job.ranks:
             self.holds(part, part.confirmed, now)
-            self.ranks.order(job)
+            self.ranks.joined(part, now)
 
     def holds(self, part: Placement, cores: int, now: float) -> None:
         """Record how many cores of a node a job holds, with a history entry if that differs from the last one."""
@@ -277,6 +278,7 @@ class Executions:
     def adapts(self, part: Placement, message: say.Wants | say.Vacated, now: float) -> None:
         """Handle what the ranks of an adaptive job on a node report, or have done."""
         if isinstance(message, say.Wants):
+            self.ranks.reported(part)
             self._wants(part.job, message, now)
         else:
             self.ranks.vacated(part, message, now)
@@ -394,7 +396,7 @@ class Executions:
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
         self._placements.clear(job)
-        job.shares, job.ranks, job.wants, job.devices = {}, {}, [], {}
+        job.shares, job.ranks, job.wants, job.awaited, job.devices = {}, {}, [], {}, {}
         job.limit = self._state.settings.limit(job.spec.time) - int(job.ran)
         self._outbox.record(job, now, "requeued", reason=reason)
 
@@ -422,11 +424,13 @@ class Executions:
         is_unsure = job.state == STARTING and not job.acknowledged
         self._queue.is_on_nodes(job)
         left = [nodes[name] for name in job.left]
-        cores = {nodes[name].index: amount for name, amount in job.shares.items() if name in job.left or not job.ranks}
+        there = [name for name in job.shares if name in job.left or not job.ranks]
+        cores = {nodes[name].index: job.shares[name] for name in there if job.awaited.get(name) != 0}
         controller.restore(job.number, self._queue.request(job), cores, int(job.started or now), job.limit)
         self._placements.restore(job, left, UNSURE if is_unsure else ASKED)
         if job.state == RUNNING:
             self._notices.expect(job)
+            self.ranks.restore(job, now)
         if job.state == ENDING:
             self.survivors.ends(job.number, now)
 

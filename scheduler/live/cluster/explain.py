@@ -314,6 +314,13 @@ def _leaving(part: Placement) -> str:
     return f"{rest}, and end at its next malleability point if its MPI library can end some ranks before others"
 
 
+def _awaited(name: str, due: float) -> str:
+    """Return a sentence about a node that a job has joined, and on which its ranks have not reported."""
+    if due:
+        return f"It waits for its ranks on {name}."
+    return f"Its ranks did not come on {name}: it has given that node back, and joins no other."
+
+
 def leaving(node: Node, cluster: Cluster) -> str:
     """Return which jobs a drained node waits for, and why, as clauses; empty if it waits for none."""
     parts = cluster.placements.on(node.index) if node.drained and cluster.policy.pooled else []
@@ -326,6 +333,7 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
         can, has = span_of(job.least, job.most, "core"), sum(job.sizes.values())
         said.append(f"It runs on {can}, and has {has} now: the other {job.tasks - has} of its {job.tasks} ranks rest.")
         said += [f"{about[0].upper()}{about[1:]}." for part in _drained(job, cluster) if (about := _leaving(part))]
+        said += [_awaited(name, due) for name, due in job.awaited.items()]
     if cluster.fillers.is_saving(job):
         said.append("It is being saved, because a regular job needs its node.")
     if job.number in cluster.executions.offers:

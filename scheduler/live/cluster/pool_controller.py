@@ -289,8 +289,10 @@ class PoolController:
         self._note(NODE_UP)
 
     def left(self, number: int, node: int) -> None:
-        """Record that a running job has left a node, with the cores that were planned for it there."""
+        """Record that a running job can have no cores of a node any more; those planned for it there are free."""
         job = self._running[number]
+        if job.cores.get(node):
+            self._note(RESIZE_FAILED, number)
         self._set(job, node, 0)
         del job.cores[node]
 

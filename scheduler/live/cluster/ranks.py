@@ -3,7 +3,8 @@
 
 A job whose ranks on a drained node have no cores any more is ordered to release them. Once its agent reports that
 nothing of the job is left there, the job leaves the node. A job that has done that can spawn ranks, and joins nodes
-later, where the policy gives it cores.
+later, where the policy gives it cores. If its ranks do not report there in time, it gives that node back and joins no
+other: its MPI library could not spawn them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Ranks:
     def offer(self, controller: PoolController) -> None:
         """Offer the policy all nodes that are up for jobs that have left a node, before it is called."""
         for job in self._adaptive(controller):
-            if all(name in job.left for name in job.shares):
+            if all(name in job.left for name in job.shares) or 0 in job.awaited.values():
                 continue
             own = controller.nodes_of(job.number)
             for node in self._state.own:
@@ -45,6 +46,7 @@ class Ranks:
     def follow(self, controller: PoolController, now: float) -> None:
         """Order the changes of ranks that follow from the states of nodes, and from the cores of jobs."""
         for job in self._adaptive(controller):
+            self._give_back(job, controller, now)
             self._vacate(job, controller, now)
             self._join(job, controller, now)
 
@@ -53,20 +55,45 @@ class Ranks:
         jobs = (self._state.jobs[number] for number in controller.running)
         return [job for job in jobs if job.ranks and job.state == RUNNING and not job.verdict]
 
+    def next_looks(self, controller: PoolController) -> list[float]:
+        """Return the times by which ranks must have reported, when `follow` is to be called."""
+        return [due for job in self._adaptive(controller) for due in job.awaited.values() if due]
+
+    def _give_back(self, job: Job, controller: PoolController, now: float) -> None:
+        """Withdraw a job from nodes on which its ranks have not reported in time."""
+        late = [name for name, due in job.awaited.items() if 0 < due <= now]
+        for name in late:
+            job.awaited[name] = job.ranks[name] = 0
+            self._outbox.record(job, now, "ranks", node=name, ranks=0)
+            reason = "its ranks did not report there in time: see its output. It gives the node back for good."
+            self._outbox.warn("ranks_missing", node=name, job=job.number, reason=reason)
+        if late:
+            self._confine(job, controller)
+            self.order(job)
+
+    def _confine(self, job: Job, controller: PoolController) -> None:
+        """Plan cores for a job only on nodes where it has ranks."""
+        for index in controller.nodes_of(job.number):
+            name = self._state.node_at[index].name
+            if job.awaited.get(name) == 0 or name not in job.left:
+                controller.left(job.number, index)
+                self._placements.plan(index, {job.number: 0})
+                job.shares[name] = 0
+
     def _vacate(self, job: Job, controller: PoolController, now: float) -> None:
         """Release the ranks without cores on drained nodes, and keep those that are still there once these are not.
 
         On its first node a job has mpirun, which stays, and its ranks rest.
         """
-        before = dict(job.ranks)
+        before, ranks = dict(job.ranks), controller.ranks_of(job.number)
         for part in self._placements.of(job.number):
             if part.node.name == job.launcher:
                 continue
             name, index, is_idle = part.node.name, part.node.index, not (part.held or part.planned)
             if part.node.drained and part.state == STARTED and is_idle and controller.can_leave(job.number, index):
                 job.ranks[name] = 0
-            elif not part.node.drained and not part.leaves:
-                job.ranks[name] = controller.ranks_of(job.number)[index]
+            elif not part.node.drained and not part.leaves and index in ranks:
+                job.ranks[name] = ranks[index]
         for name in job.ranks:
             if job.ranks[name] != before[name]:
                 self._outbox.record(job, now, "ranks", node=name, ranks=job.ranks[name])
@@ -92,6 +119,22 @@ class Ranks:
         for part in parts:
             self._outbox.send(part.node.name, say.Occupy(job.number, job.attempt, tuple(job.ranks), ranks))
 
+    def joined(self, part: Placement, now: float) -> None:
+        """Record that a node that a job joins is ready for ranks, and have the job spawn them."""
+        part.job.awaited[part.node.name] = now + self._state.settings.spawn_within
+        self.order(part.job)
+
+    def restore(self, job: Job, now: float) -> None:
+        """Give ranks that may have reported while there was no scheduler the time to do so again."""
+        again = now + self._state.settings.spawn_within
+        job.awaited = {name: due and again for name, due in job.awaited.items()}
+
+    def reported(self, part: Placement) -> None:
+        """Record that the ranks of a job on a node have reported."""
+        if part.job.awaited.get(part.node.name):
+            del part.job.awaited[part.node.name]
+            self._outbox.save(part.job)
+
     def vacated(self, part: Placement, message: say.Vacated, now: float) -> None:
         """Record that the ranks of a job have left a node; end what keeps the job there if nothing else is left."""
         job, name = part.job, part.node.name
@@ -116,6 +159,8 @@ class Ranks:
         job, name = part.job, part.node.name
         self._placements.leave(part)
         job.ranks[name] = job.shares[name] = 0
+        if job.awaited.get(name):
+            del job.awaited[name]
         if self._state.controller:
             self._state.controller.left(job.number, part.node.index)  # type: ignore[union-attr]
         self._outbox.send(name, say.Forget(job.number, job.attempt))

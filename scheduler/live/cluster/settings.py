@@ -20,7 +20,8 @@ class Settings:
     """The settings of a cluster.
 
     An agent that is silent for `silence` gets no more jobs, and its jobs are given up `give_up` later. A shrink that is
-    not applied within `shrink_within` has failed, as has the save of a filler that takes longer than `save_within`.
+    not applied within `shrink_within` has failed, as has the save of a filler that takes longer than `save_within`. An
+    adaptive job has ranks on a node that it joins within `spawn_within`, or gives the node back.
     Fillers run in `gaps`. A job that is being ended has `kill_wait` between SIGTERM and SIGKILL. Clocks may differ by
     `skew` before a warning is logged. Jobs without a time limit get `default_time`; limits are at most `max_time` (0:
     any), but fillers may have any. Jobs are deleted `history` after their end, or when their user has more than
@@ -36,6 +37,7 @@ class Settings:
     silence: float = 15.0
     give_up: float = 300.0
     shrink_within: float = 30.0
+    spawn_within: float = 300.0
     save_within: float = 300.0
     gaps: Gaps = field(default_factory=Gaps)
     kill_wait: float = 30.0

@@ -127,3 +127,21 @@ def test_a_killed_process_without_an_environment_still_belongs_to_its_attempt(
         states.append(attempt.state)
 
     assert states == ["ending", "ending", "ended"]
+
+
+def test_each_scheduler_learns_the_range_of_an_adaptive_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent reports once how many cores the ranks of a job can use, and again when it joins a scheduler."""
+    found = JobExecutor.__new__(JobExecutor)
+    attempt = Attempt(start(1, "true"), Folder(tmp_path), 1, "running")
+    found.attempts = {attempt.key: attempt}
+    task = SimpleNamespace(wish=SimpleNamespace(min_tasks=1, max_tasks=4))
+    found._node = SimpleNamespace(jobs={"drom-1": SimpleNamespace(present=[task])})  # type: ignore[assignment]
+    reports: list[object] = []
+    monkeypatch.setattr(found, "_log_reason", reports.append)
+    schedulers: Any = SimpleNamespace(welcomed=lambda *_: True)
+    for _ in range(2):
+        found._receive(schedulers, None, protocol.Welcome("drom", 1.0), 0.0)  # type: ignore[arg-type]
+        for _ in range(2):
+            found._report_range(attempt)
+
+    assert reports == [protocol.Wants(1, 1, 1, 4)] * 2

@@ -10,7 +10,7 @@ from drom.agent.execution import protocol as say
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.live.cluster import explain
 
-from tests.support.fake_cluster import FakeNode, Size, submitted
+from tests.support.fake_cluster import SETTINGS, FakeNode, Size, submitted
 
 if TYPE_CHECKING:
     from drom.scheduler.live.cluster.jobs import Job
@@ -151,6 +151,83 @@ def test_a_node_that_is_busy_is_not_joined_yet(here: FakeCluster) -> None:
 
     here.settle()
     assert job.shares == {"n0": 4, "n1": 4, "n2": 4}
+
+
+def comes_back_without_ranks(here: FakeCluster, *names: str) -> Job:
+    """Return a job that has cores of nodes that it has come back to, but no ranks on the first of them."""
+    job = submitted(here, least=2, most=12, time=3600)
+    for name in names:
+        drain(here, name)
+    here.nodes[names[0]].can_spawn = False
+    for name in names:
+        drain(here, name, "")
+    assert (job.shares, list(job.awaited)) == ({"n0": 4, "n1": 4, "n2": 4}, [names[0]])
+    assert f"It waits for its ranks on {names[0]}." in said(here, job)
+    return job
+
+
+def test_a_node_without_ranks_in_time_is_given_back(here: FakeCluster) -> None:
+    """A job whose ranks do not come on a node gives the node back, with a sentence, and joins no other one."""
+    job = comes_back_without_ranks(here, "n2")
+    here.turn(SETTINGS.spawn_within - 30)
+    here.settle()
+    assert job.shares["n2"] == 4
+    assert here.cluster.next_look() <= here.now + 30
+
+    here.turn(30)
+    here.settle()
+    here.check()
+    assert (job.state, job.shares, job.left) == ("running", {"n0": 4, "n1": 4, "n2": 0}, ["n0", "n1"])
+    assert "Its ranks did not come on n2: it has given that node back, and joins no other." in said(here, job)
+    reason = "its ranks did not report there in time: see its output. It gives the node back for good."
+    assert here.warnings == [("ranks_missing", {"node": "n2", "job": job.number, "reason": reason})]
+    other = submitted(here, ranks=4)
+    assert (other.state, other.shares) == ("running", {"n2": 4})
+    here.cluster.cancel(other.number, here.now, "")
+    here.send()
+    here.settle()
+    assert (job.shares["n2"], job.left) == (0, ["n0", "n1"])
+
+
+def test_a_job_keeps_other_nodes_that_it_has_come_back_to(here: FakeCluster) -> None:
+    """A job gives back only the node on which its ranks do not report."""
+    job = comes_back_without_ranks(here, "n2", "n1")
+    here.turn(SETTINGS.spawn_within)
+    here.settle()
+
+    assert (job.shares, sorted(job.left)) == ({"n0": 4, "n1": 4, "n2": 0}, ["n0", "n1"])
+
+
+def test_a_node_that_cannot_be_left_yet_is_given_back(here: FakeCluster) -> None:
+    """The cores of a node without ranks go to others while something of the job is left there, also after a restart."""
+    job = comes_back_without_ranks(here, "n2")
+    here.nodes["n2"].can_release = False
+    here.turn(SETTINGS.spawn_within)
+    here.settle()
+    here.crash()
+    here.settle()
+    here.check()
+
+    again, other = here.cluster.jobs[job.number], submitted(here, ranks=4)
+    assert (again.shares["n2"], sorted(again.left), other.shares) == (0, ["n0", "n1", "n2"], {"n2": 4})
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_the_next_scheduler_waits_for_ranks_anew(here: FakeCluster, comes: bool) -> None:
+    """Ranks that report after a restart of the scheduler keep their node, others give it back."""
+    job = comes_back_without_ranks(here, "n2")
+    here.turn(SETTINGS.spawn_within - 30)
+    here.crash()
+    here.nodes["n2"].can_spawn = comes
+    here.turn(30)
+    here.settle()
+    again = here.cluster.jobs[job.number]
+    assert again.shares["n2"] == 4
+    here.turn(SETTINGS.spawn_within)
+    here.settle()
+    here.check()
+    late = [event for event, _ in here.warnings].count("ranks_missing")
+    assert ("n2" in again.left, again.state, late) == (comes, "running", not comes)
 
 
 def test_a_job_ends_while_it_leaves_a_node(here: FakeCluster) -> None:
