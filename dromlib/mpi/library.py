@@ -66,6 +66,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "drom_mpi_count": [LONG, POINTER, INT],
     "drom_mpi_index": [LONG, POINTER, INT, LONG],
     "drom_mpi_finalize": [None, POINTER],
+    "drom_mpi_abort_f": [None, INT],
 }
 """The functions of drom_mpi.h that are called: the type of the result, and those of the parameters."""
 

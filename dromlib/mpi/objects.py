@@ -131,7 +131,7 @@ def _or_abort(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*arguments)
         except BaseException:  # noqa: BLE001 - the job ends
-            sys.stderr.write(traceback.format_exc())  # at once: MPICH forwards nothing after the abort
-            MPI.COMM_WORLD.Abort(1)
+            sys.stderr.write(traceback.format_exc())
+            functions()["drom_mpi_abort_f"](MPI.COMM_WORLD.py2f())
 
     return call

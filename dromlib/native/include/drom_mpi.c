@@ -9,8 +9,12 @@
 
 #include <errno.h>
 #include <mpi.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and with a core again */
+enum { READ_MS = 1000 };               /* for a launcher to read what a rank has printed */
 
 /* After how long without a malleability point of the others a rank with a core again says what they may wait for. */
 #ifndef DROM_MPI_LATE_MS
@@ -31,14 +35,35 @@ struct pending {
     int data[3];
 };
 
+static void nap(int ms)
+{
+    struct timespec time = {0, ms * 1000000L};
+    nanosleep(&time, NULL);
+}
+
+/* Return whether the launcher has yet to read what this rank has printed on a pipe. */
+static bool is_unread(void)
+{
+    struct stat is;
+    int bytes = 0;
+    return !fstat(STDERR_FILENO, &is) && S_ISFIFO(is.st_mode) && !ioctl(STDERR_FILENO, FIONREAD, &bytes) && bytes > 0;
+}
+
+static void end_all(MPI_Comm comm)
+{
+    for (int ms = 0; ms < READ_MS && is_unread(); ms++)
+        nap(1);
+    MPI_Abort(comm, 1);
+    abort();
+}
+
 static void *must_have(const drom_mpi *m, void *memory, size_t bytes)
 {
     if (memory || bytes == 0)
         return memory;
     fprintf(stderr, "drom: rank %d has no memory for %zu bytes of moved data: use more nodes or a larger min_ranks.\n", m->rank,
             bytes);
-    MPI_Abort(m->all, 1);
-    abort();
+    end_all(m->all);
 }
 
 /* --- maps ------------------------------------------------------------------------------------------------------------- */
@@ -195,12 +220,6 @@ static int receive_ready(const drom_mpi *m, int source)
     int rank;
     MPI_Recv(&rank, 1, MPI_INT, source, TAG_READY, m->all, MPI_STATUS_IGNORE);
     return rank;
-}
-
-static void nap(int ms)
-{
-    struct timespec time = {0, ms * 1000000L};
-    nanosleep(&time, NULL);
 }
 
 static void report_want(drom_mpi *m)
@@ -537,6 +556,11 @@ int drom_mpi_add_value_f(drom_mpi *m, void *value, int count, MPI_Fint type)
 MPI_Fint drom_mpi_comm_f(const drom_mpi *m)
 {
     return MPI_Comm_c2f(m->comm);
+}
+
+void drom_mpi_abort_f(MPI_Fint comm)
+{
+    end_all(MPI_Comm_f2c(comm));
 }
 
 #include "drom_mpi_arrays.c"

@@ -87,6 +87,12 @@ static bool runs(const drom_mpi *m);
 
 static struct side side_of(const drom_mpi *m, const uint64_t *map);
 
+/* End all ranks, once the launcher has read why on stderr, or after a second: MPICH's loses what it has not read by then. */
+static _Noreturn void end_all(MPI_Comm comm);
+
+/* The same with MPI's handle of Fortran, for dromlib.mpi. */
+void drom_mpi_abort_f(MPI_Fint comm);
+
 /* Return `memory`; without it, if `bytes` are needed, end the job with a sentence. */
 static void *must_have(const drom_mpi *m, void *memory, size_t bytes);
 

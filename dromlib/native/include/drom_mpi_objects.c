@@ -278,8 +278,7 @@ static struct head describe(const drom_mpi_objects *o, struct item *item)
     if (head.bytes >= 0)
         return head;
     fprintf(stderr, "drom: an object has %ld bytes: correct what pack() or locate() returns.\n", head.bytes);
-    MPI_Abort(o->m->all, 1);
-    abort();
+    end_all(o->m->all);
 }
 
 /* Start to tell each receiver the sizes of all objects that it gets, or to receive these. */
