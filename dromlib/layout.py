@@ -141,6 +141,8 @@ HEADER = Record(
     ("u64", "heartbeat_ns", "CLOCK_MONOTONIC when the agent last wrote, nanoseconds"),
     ("u64", "topology_digest", "changes when packages, cores or CPUs differ"),
     ("u64", "arrivals", "arrivals numbered so far"),
+    ("u32", "moved_tid", "thread that the agent is moving: its mask is one CPU for a moment; 0: none"),
+    ("u32", "moved_cpu", "that CPU"),
 )
 HEADER_EMULATED = 1
 """Header flag: the CPUs are synthetic and no affinity is ever set."""

@@ -161,7 +161,7 @@ class Daemon:
         )
         self.report = EventReporter(self.log, self.control.signal)
         self.watcher = ProcessWatcher(self, self.node, self._process_ended)
-        spreading = ThreadSpreading(self.node, self.mailboxes.read)
+        spreading = ThreadSpreading(self.node, self.mailboxes.read, self.registry)
         self.actuator = Actuator(
             self.node,
             self.registry,
@@ -472,10 +472,15 @@ class Daemon:
         self.actuator.execute(self.node.ended(task.slot, time.monotonic()))
 
     def confine_all(self) -> None:
-        """Confine threads that an agent that died or was frozen left on CPUs their task does not hold."""
+        """Confine threads that an agent that died or was frozen left on CPUs their task does not hold.
+
+        One that such an agent was moving gets its mask back.
+        """
+        if not self.binds or self.node.grants.frozen:
+            return
+        self.actuator.spreading.finish()
         for task in self.node.tasks.values():
-            mask = self.node.grants.allowed(task)
-            if self.binds and mask and not self.node.grants.frozen:
+            if mask := self.node.grants.allowed(task):
                 affinity.confine(self.watcher.processes_of(task), mask)
 
     def restore_affinity(self, tasks: Iterable[Task]) -> None:

@@ -91,14 +91,20 @@ def restore(find: Callable[[], Collection[int]], ours: int, before: int, proc: s
 def migrate_thread(tid: int, cpu: int, mask: int) -> bool:
     """Move a running thread to the OS CPU `cpu`, then restore `mask`, provided that its affinity is exactly `mask`.
 
-    A sleeping thread stays where it is. Return False if the thread has another mask, may not be bound by the agent, or
-    has ended.
+    A sleeping thread stays where it is. Return False if `replace` does.
+    """
+    return replace(tid, mask, 1 << cpu) and replace(tid, 1 << cpu, mask)
+
+
+def replace(tid: int, old: int, new: int) -> bool:
+    """Give a thread the mask `new` if it has exactly `old`.
+
+    Return False if the thread has another mask, may not be bound by the agent, or has ended.
     """
     try:
-        if mask_of(os.sched_getaffinity(tid)) != mask:
+        if mask_of(os.sched_getaffinity(tid)) != old:
             return False
-        os.sched_setaffinity(tid, {cpu})
-        os.sched_setaffinity(tid, cpus(mask))
+        os.sched_setaffinity(tid, cpus(new))
     except OSError:
         return False
     return True

@@ -14,7 +14,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from drom.agent.enforcement import affinity
-from drom.agent.system import cpu_times
+from drom.agent.system import cpu_times, proc
 
 from dromlib.cpulist import cpus
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from drom.agent.ipc.mailboxes import MailboxState
+    from drom.agent.ipc.registry import Registry
     from drom.agent.model.jobs import Settled, Task
     from drom.agent.node.node import Node
     from drom.agent.system.cpu_times import Thread
@@ -73,12 +74,16 @@ class _Watch(NamedTuple):
 
 
 class ThreadSpreading:
-    """Checks tasks for a while after they have applied a grant; at other times its methods cost nothing."""
+    """Checks tasks for a while after they have applied a grant; at other times its methods cost nothing.
 
-    def __init__(self, node: Node, read: Callable[[int], MailboxState | None]) -> None:
+    The registry has the thread that is being moved, so that the next agent can finish the move if this one dies.
+    """
+
+    def __init__(self, node: Node, read: Callable[[int], MailboxState | None], registry: Registry) -> None:
         """Check tasks of `node`; `read` returns the contents of a mailbox."""
         self._node = node
         self._read = read
+        self._registry = registry
         self._watches: dict[int, _Watch] = {}
 
     def watch(self, done: Settled) -> None:
@@ -93,6 +98,15 @@ class ThreadSpreading:
                 return
             now = time.monotonic()
             self._watches[task.slot] = _Watch(task, done.epoch, 0, now, cpu_times.of_threads(task.responder[0]))
+
+    def finish(self) -> None:
+        """Restore the mask of the thread that an agent was moving when it died, if there is one."""
+        if not (tid := self._registry.header("moved_tid")):
+            return
+        for task in self._node.tasks.values():
+            if task.responder and tid in proc.threads(task.responder[0]):
+                affinity.replace(tid, 1 << self._registry.header("moved_cpu"), task.applied)
+        self._registry.record_move(0, 0)
 
     def next_due(self) -> float | None:
         """Return when `run` has something to do, in seconds of CLOCK_MONOTONIC; None if never."""
@@ -117,7 +131,9 @@ class ThreadSpreading:
         granted = cpus(mask)
         crowded = active_threads_by_cpu(watch.threads, threads, now - watch.at)
         for tid, cpu in planned_migrations(crowded, threads, granted).items():
+            self._registry.record_move(tid, cpu)
             affinity.migrate_thread(tid, cpu, mask)
+            self._registry.record_move(0, 0)
         apart = watch.looks > 0 and crowded.keys() >= set(granted)
         looks = len(LOOKS) - 1 if apart and watch.looks < len(LOOKS) - 1 else watch.looks + 1
         if looks < len(LOOKS):

@@ -172,6 +172,10 @@ class Registry:
         """Write the heartbeat."""
         HEADER.write(self.memory, heartbeat_ns=time.monotonic_ns())
 
+    def record_move(self, tid: int, cpu: int) -> None:
+        """Write that a thread is about to be moved to the OS CPU `cpu`; a `tid` of 0: that none is being moved."""
+        HEADER.write(self.memory, moved_cpu=cpu, moved_tid=tid)
+
     def header(self, name: str) -> int:
         """Return an integer field of the header."""
         return HEADER.read(self.memory, name)

@@ -116,6 +116,28 @@ def _kill_at_store(number: int, armed: Path) -> None:
     sys.settrace(call)
 
 
+def _move_first_thread(file: Path) -> None:
+    """Have the agent once move the first thread of a task that it watches if the file exists; then remove the file.
+
+    Otherwise it moves a thread if the kernel has put it beside another one, by chance.
+    """
+    from drom.agent.enforcement import spread
+
+    plan = spread.planned_migrations
+    is_moved = False
+
+    def planned(crowded: Any, now: Any, granted: Any) -> dict[int, int]:
+        nonlocal is_moved
+        if not file.exists():
+            return plan(crowded, now, granted)
+        if is_moved:
+            file.unlink()
+        is_moved = not is_moved
+        return {min(now): min(granted)} if is_moved else {}
+
+    spread.planned_migrations = planned
+
+
 def _agent_main(go: Connection, runtime_dir: Path, log_file: Path, store: int) -> None:
     """Be an agent of two cores in this forked process, as what `drom agent` becomes once it has read its options."""
     from drom.agent.daemon import startup
@@ -129,7 +151,8 @@ def _agent_main(go: Connection, runtime_dir: Path, log_file: Path, store: int) -
     go.close()
     if store:
         _kill_at_store(store, runtime_dir.with_name("armed"))
-    options = Options(runtime_dir=str(runtime_dir), topology="pack:2 core:1", grace=0.5)
+    _move_first_thread(runtime_dir.with_name("crowded"))
+    options = Options(runtime_dir=str(runtime_dir), topology="pack:2 core:1", grace=0.5, ignore_slurm=True)
     startup.main(str(startup.describe(options, Sources())))
 
 
@@ -433,6 +456,16 @@ def _expire(stage: Stage) -> Act:
     )
 
 
+def _spread(stage: Stage) -> Act:
+    stage.order(order="resize", job="old", cpus=1)
+    stage.await_jobs(old=1)
+    crowded = stage.dir.with_name("crowded")
+    crowded.touch()
+    return (lambda s: s.order(order="resize", job="old", cpus=None)), (
+        lambda s: s.jobs_are(old=2) and not crowded.exists()
+    )
+
+
 def _stop(stage: Stage) -> Act:
     guest = stage.launch("guest", "--outside")
     guest.await_out("^runs")
@@ -453,6 +486,7 @@ SAMPLE: dict[str, Point] = {
     "attach": ("sched_setaffinity", 1),
     "release": ("sched_setaffinity", 1),
     "expire": ("futex", 1),
+    "spread": ("sched_setaffinity", 2),
     "stop": ("sched_setaffinity", 1),
 }
 
@@ -479,6 +513,7 @@ TRANSITIONS: dict[str, Callable[[Stage], Act]] = {
     "attach": _attach,
     "release": _release,
     "expire": _expire,
+    "spread": _spread,
     "stop": _stop,
 }
 

@@ -10,7 +10,8 @@ import pytest
 from drom.agent.enforcement import affinity
 from drom.agent.enforcement.spread import LOOKS, ThreadSpreading, active_threads_by_cpu, planned_migrations
 from drom.agent.ipc.mailboxes import MailboxState
-from drom.agent.model.jobs import Arrival, Settled
+from drom.agent.ipc.registry import Owner, Registry
+from drom.agent.model.jobs import Arrival, Grant, Settled
 from drom.agent.system import cpu_times
 from drom.agent.system.cpu_times import Thread
 
@@ -20,7 +21,9 @@ from tests.support.nodes import make_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from _pytest.monkeypatch import MonkeyPatch
     from drom.agent.model.jobs import Task
     from drom.agent.node.node import Node
 
@@ -97,6 +100,11 @@ class TestSpreading:
     """When threads are looked at, on a node of two cores with one task that has grown onto both."""
 
     @pytest.fixture
+    def registry(self, tmp_path: Path) -> Registry:
+        """Return a registry."""
+        return Registry.create(tmp_path / "registry", 4, 64, Owner(1, 1, bytes(16), 1, emulated=False))
+
+    @pytest.fixture
     def node(self) -> Node:
         """Return the node."""
         return make_node([1, 2])
@@ -123,10 +131,10 @@ class TestSpreading:
         return Settled(task, task.epoch, old, 3, "grow", outcome, 0.0, 0.0)
 
     def test_threads_are_looked_at_for_a_while(
-        self, node: Node, task: Task, pushed: list[tuple[int, int, int]]
+        self, node: Node, task: Task, registry: Registry, pushed: list[tuple[int, int, int]]
     ) -> None:
         """At each look one is moved, and after the last there is no more to do."""
-        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0), registry)
         spreading.watch(self.applied(task))
         looks = 0
         while (due := spreading.next_due()) is not None:
@@ -138,12 +146,12 @@ class TestSpreading:
         assert pushed == [(10, 0, 3)] * looks
 
     def test_threads_that_are_apart_are_left_alone_till_the_last_look(
-        self, node: Node, task: Task, monkeypatch: pytest.MonkeyPatch
+        self, node: Node, task: Task, registry: Registry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The first look comes too soon to tell; between it and the last one there is one more."""
         used = iter(range(0, 10**12, 10**9))
         monkeypatch.setattr(cpu_times, "of_threads", lambda _: {n: Thread(n - 10, True, next(used)) for n in (10, 11)})
-        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0), registry)
         start = time.monotonic()
         spreading.watch(self.applied(task))
         looks = []
@@ -156,10 +164,10 @@ class TestSpreading:
 
     @pytest.mark.parametrize("what", ["superseded", "frozen", "ended", "left"])
     def test_nobody_is_moved_when_things_have_changed(
-        self, node: Node, task: Task, pushed: list[tuple[int, int, int]], what: str
+        self, node: Node, task: Task, registry: Registry, pushed: list[tuple[int, int, int]], what: str
     ) -> None:
         """The agent has published another grant, was told to change nothing, or the task or its program is gone."""
-        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0), registry)
         spreading.watch(self.applied(task))
         if what == "superseded":
             task.epoch += 1
@@ -173,23 +181,56 @@ class TestSpreading:
 
         assert (pushed, spreading.next_due()) == ([], None)
 
-    def test_only_who_has_grown_by_itself_is_watched(self, node: Node, task: Task) -> None:
+    def test_only_who_has_grown_by_itself_is_watched(self, node: Node, task: Task, registry: Registry) -> None:
         """Not who has no more than before, and not who was bound by the agent."""
-        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0), registry)
         spreading.watch(self.applied(task, old=3))
         spreading.watch(self.applied(task, outcome="bound"))
 
         assert spreading.next_due() is None
 
-    @pytest.mark.parametrize(
-        ("mail", "watched"), [(MailboxState(0, 0, 0, points=POINTS), True), (BOUND, False), (None, False)]
-    )
+    @pytest.mark.parametrize("case", [(MailboxState(0, 0, 0, points=POINTS), True), (BOUND, False), (None, False)])
     def test_threads_that_bind_themselves_are_left_alone(
-        self, node: Node, task: Task, pushed: list[tuple[int, int, int]], mail: MailboxState | None, watched: bool
+        self,
+        node: Node,
+        task: Task,
+        registry: Registry,
+        pushed: list[tuple[int, int, int]],
+        case: tuple[MailboxState | None, bool],
     ) -> None:
         """Moving one would undo what it has bound itself to in the meantime."""
-        spreading = ThreadSpreading(node, {task.mailbox: mail}.get)
+        mail, watched = case
+        spreading = ThreadSpreading(node, {task.mailbox: mail}.get, registry)
         spreading.watch(self.applied(task))
         spreading.run(time.monotonic() + 1)
 
         assert bool(pushed) == watched
+
+    def test_the_registry_names_the_thread_while_it_is_moved(
+        self, node: Node, task: Task, registry: Registry, pushed: list[tuple[int, int, int]], monkeypatch: MonkeyPatch
+    ) -> None:
+        """The next agent finds it there if this one dies in between."""
+        named: list[int] = []
+        monkeypatch.setattr(affinity, "migrate_thread", lambda *_: named.append(registry.header("moved_tid")))
+        spreading = ThreadSpreading(node, lambda _: MailboxState(0, 0, 0), registry)
+        spreading.watch(self.applied(task))
+        spreading.run(time.monotonic() + 1)
+
+        assert (named, registry.header("moved_tid"), pushed) == ([10], 0, [])
+
+    @needs_two_cpus
+    @pytest.mark.parametrize("is_moved", [True, False], ids=["on that CPU alone", "with another mask"])
+    def test_a_move_that_an_agent_died_in_is_finished(
+        self, node: Node, task: Task, registry: Registry, *, is_moved: bool
+    ) -> None:
+        """The thread has the CPUs of its task again, unless somebody has changed its mask since."""
+        cpu, before = ONE.bit_length() - 1, os.sched_getaffinity(0)
+        task.grants = [Grant(1, NOW, 0.0)]
+        registry.record_move(threading.get_native_id(), cpu if is_moved else cpu + 1)
+        os.sched_setaffinity(0, {cpu})
+        try:
+            ThreadSpreading(node, lambda _: None, registry).finish()
+            assert mask_of(os.sched_getaffinity(0)) == (NOW if is_moved else ONE)
+            assert registry.header("moved_tid") == 0
+        finally:
+            os.sched_setaffinity(0, before)
