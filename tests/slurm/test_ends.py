@@ -56,7 +56,8 @@ def test_the_cpus_of_a_cancelled_step_are_granted_at_once(slurm: Slurm) -> None:
 
     slurm.ask_slurm("scancel", f"{job}.0")
     slurm.await_true(lambda: slurm.ranks() == {f"slurm-{job}": ["0-1"]}, "both CPUs for the step that stays")
-    assert slurm.ask_slurm("squeue", "-h", "-s", "-j", job, "-o", "%i").split() == [f"{job}.1", f"{job}.batch"]
+    left = [f"{job}.1", f"{job}.batch"]  # Slurm notices the end of the step after the agent
+    slurm.await_true(lambda: slurm.ask_slurm("squeue", "-h", "-s", "-j", job, "-o", "%i").split() == left, "its end")
 
 
 def test_a_step_that_waits_for_a_cancelled_one_has_its_cpus(slurm: Slurm) -> None:
