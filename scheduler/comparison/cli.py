@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import textwrap
@@ -67,7 +66,7 @@ def compare_policies(
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drom-policies-")))
         runs = {one.run(log, nodes, cores, common, folder): one for one in chosen}
-        faults, interrupted = _simulate(runs, jobs or len(os.sched_getaffinity(0)))
+        faults, interrupted = _simulate(runs, jobs)
         results = _results(runs, faults)
         told = table.to_json(str(log), nodes, cores, results)
         _print(results, json_text(told) if json else None)
@@ -82,7 +81,7 @@ def compare_policies(
         raise typer.Exit(1)
 
 
-def _simulate(runs: dict[Run, Candidate], at_once: int) -> tuple[dict[Run, str], bool]:
+def _simulate(runs: dict[Run, Candidate], at_once: int | None) -> tuple[dict[Run, str], bool]:
     """Make all runs; return the reasons of failed ones, and whether the runs were interrupted.
 
     Raises SchedulerError if all fail for the same reason.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -92,7 +91,7 @@ def sd_policy(
             return
         _prepare(simulated, folder)
         sources = _sources(simulated, log, folder, seed)
-        interrupted = _simulate(sources, folder, jobs or len(os.sched_getaffinity(0)))
+        interrupted = _simulate(sources, folder, jobs)
         outcomes = _outcomes(numbers, sources, folder, seed)
         told = _told(outcomes)
         _print(outcomes, told, as_json=json)
@@ -345,7 +344,7 @@ def _run_live(
     tasks = tasks_of(**asked, compression=speed)
     left = "nothing is kept" if kept is None else "completed runs are kept for the same command"
     with interruptible("running", left) as bar:
-        found = run_all(tasks, at_once or len(os.sched_getaffinity(0)), bar.show, kept)
+        found = run_all(tasks, at_once, bar.show, kept)
     told = to_json(found, first, speed)
     _show(told, lines(found, first, speed), out, "live.json", as_json=as_json)
 
@@ -437,7 +436,7 @@ def _sources(numbers: list[int], log: Path | None, folder: Path, seed: int) -> d
         return {number: source_of(EXPERIMENTS[number], log, folder, seed) for number in numbers}
 
 
-def _simulate(sources: dict[int, Source], folder: Path, at_once: int) -> bool:
+def _simulate(sources: dict[int, Source], folder: Path, at_once: int | None) -> bool:
     """Make all simulations, the largest workload first, and return whether they were interrupted."""
     from drom.scheduler.reproduction.sd_policy.outcome import runs_of
     from drom.scheduler.simulator.batch import compile_before, run_all

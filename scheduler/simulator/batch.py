@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drom.agent.system import python_command
 from drom.scheduler.engine.compiler import announcement, compile_program, load_policy
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.simulator.worker_pool import at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,17 +51,18 @@ def stop_all(_run: Run, error: SchedulerError) -> None:
 
 def run_all(
     runs: Sequence[Run],
-    at_once: int,
+    at_once: int | None,
     show: Callable[[float], None],
     failed: Callable[[Run, SchedulerError], None] = stop_all,
 ) -> None:
     """Make all these runs, `at_once` at a time; `show` gets the fraction that is done, `failed` a run that fails.
 
-    On Ctrl-C all stop, as `drom simulate` does: results are partial and marked as such, or missing. An exception raised
-    by `failed` stops the others; by default it raises the SchedulerError with the message of the run.
+    `at_once` is as in `at_most`. On Ctrl-C all stop, as `drom simulate` does: results are partial and marked as such,
+    or missing. An exception raised by `failed` stops the others; by default it raises the SchedulerError with the
+    message of the run.
     """
     crew = _Workers()
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(at_most(at_once)) as pool:
         futures = {pool.submit(crew.make, run): run for run in runs}
         try:
             for done, future in enumerate(as_completed(futures), 1):

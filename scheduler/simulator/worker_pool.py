@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+def at_most(asked: int | None) -> int:
+    """Return how many processes run at a time: as many as asked for, or one for each CPU of this process."""
+    return asked or len(os.sched_getaffinity(0))
+
+
 def run_each(
     function: Callable[..., Result],
     tasks: Sequence[tuple[Any, ...]],
@@ -30,12 +35,12 @@ def run_each(
 ) -> None:
     """Call a function of a module with each of these tuples; `take` gets each one's number and result as it ends.
 
-    `at_once` of them run at a time; None: one for each CPU of this process.
+    `at_once` of them run at a time, as `at_most` says.
     On Ctrl-C all stop at once. Raises SchedulerError if one of the processes is killed.
     """
     running: dict[Future[Result], int] = {}
     left = deque(enumerate(tasks))
-    most = min(at_once or len(os.sched_getaffinity(0)), len(tasks))
+    most = min(at_most(at_once), len(tasks))
     with ProcessPoolExecutor(most, multiprocessing.get_context("spawn"), _end_by_signals) as pool:
         try:
             while left or running:

@@ -28,6 +28,7 @@ from drom.scheduler.reproduction.cp.generate import SEEDS as GENERATED
 from drom.scheduler.reproduction.cp.generate import TESTS
 from drom.scheduler.reproduction.cp.metrics import LiveMetrics, metrics_of
 from drom.scheduler.reproduction.cp.tasks import CP, EURORA, Task, setting
+from drom.scheduler.simulator.worker_pool import at_most
 from drom.scheduler.testbed.emulated_nodes import EmulatedNodes, NodeSize
 from drom.scheduler.testbed.local import PATIENCE, scheduler
 
@@ -65,16 +66,17 @@ def tasks_of(tests: Sequence[Case], seeds: int | None, first: int, compression: 
 
 
 def run_all(
-    tasks: Sequence[Task], at_once: int, show: Callable[[float], None], kept: Kept[LiveMetrics] | None
+    tasks: Sequence[Task], at_once: int | None, show: Callable[[float], None], kept: Kept[LiveMetrics] | None
 ) -> dict[Task, LiveMetrics]:
-    """Make all runs that are not kept yet, several at a time; `show` gets the fraction that is done.
+    """Make all runs that are not kept yet, `at_once` at a time; `show` gets the fraction that is done.
 
-    At Ctrl-C, and when a run fails, all stop, and nothing of them is left. Raises ControlError for a run that fails.
+    `at_once` is as in `at_most`. At Ctrl-C, and when a run fails, all stop, and nothing of them is left. Raises
+    ControlError for a run that fails.
     """
     found = {} if kept is None else {task: kept.done[task] for task in tasks if task in kept.done}
     part = dict.fromkeys(tasks, 0.0) | dict.fromkeys(found, 1.0)
     stop = Event()
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(at_most(at_once)) as pool:
         left = {
             pool.submit(run, task, stop, partial(part.__setitem__, task)): task for task in tasks if task not in found
         }
