@@ -20,7 +20,8 @@ exec sh -c "$*"
 def emulated_nodes(folder: Path) -> dict[str, str]:
     """Return variables with which mpirun of Open MPI or MPICH starts the processes of all nodes on this machine.
 
-    They then know their node, and find an agent in a folder of its name. Their files are in `folder`.
+    They then know their node, and find an agent in a folder of its name. Their files are in `folder`. MPICH uses no
+    shared memory: it would take ranks of other nodes, which have the same host name, for ranks of its own.
     """
     remote = folder / "remote"
     remote.write_text(_REMOTE.format(folder=folder), encoding="utf-8")
@@ -32,6 +33,7 @@ def emulated_nodes(folder: Path) -> dict[str, str]:
         "OMPI_MCA_orte_leave_session_attached": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_btl_vader_backing_directory": str(folder),
+        "MPIR_CVAR_NOLOCAL": "1",
         "HYDRA_LAUNCHER": "rsh",
         "HYDRA_LAUNCHER_EXEC": str(remote),
     }
