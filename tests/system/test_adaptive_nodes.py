@@ -150,12 +150,12 @@ def test_a_node_may_have_another_name_for_the_launcher(mpi: Mpi, folder: Path, s
 
 
 def test_ranks_of_one_launch_leave_its_nodes_one_by_one(folder: Path, start: Programs) -> None:
-    """Ranks that can end alone are released where their node is given up, and are spawned there anew."""
+    """Ranks that can end alone are released where any node is given up, and are spawned there anew."""
     job = Spread(SPAWNING[1], folder, start, launched=4, MPIR_CVAR_CH4_NETMOD="ofi")
     job.await_ranks("n1", "n1", "n2", "n2")
-    for _ in range(2):
-        job.have(n1=2)
-        job.await_ranks("n1", "n1")
+    for stays in ("n2", "n1", "n2"):
+        job.have(**{stays: 2})
+        job.await_ranks(stays, stays)
         job.have(n1=2, n2=2)
         job.await_ranks("n1", "n1", "n2", "n2")
     job.end()
