@@ -12,25 +12,19 @@ import pytest
 from drom.scheduler.demo.adaptive import QUIETLY
 from drom.scheduler.testbed.cluster import HEAD
 
+from tests.cluster.adaptive_jobs import EACH, LONG, OPEN_MPI, WHEEL, await_cores, end, start
 from tests.cluster.rig import RealRig, rig
-from tests.support import native_build
 from tests.support.agents import wait_until
 from tests.support.example_programs import SOURCES
-from tests.support.mpi_programs import MPIS, Mpi, Wheel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.cluster.rig import Rig
+    from tests.support.mpi_programs import Mpi
 
 pytestmark = pytest.mark.timeout(300)
-OPEN_MPI = MPIS[0]
-WHEEL = Wheel("mpich-wheel")
-EACH = pytest.mark.parametrize("mpi", [*MPIS, WHEEL], ids=lambda mpi: mpi.name)
-BY_TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
-"""All nodes are one machine for the libraries below MPICH, but their processes share no memory."""
-LONG = {"time": 3600}
 STEPS = "1500"
 """Steps of an example, for longer than its ranks change."""
 ALL = {"n1": 2, "n2": 2, "n3": 2, "n4": 2}
@@ -51,22 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs")
 
 
-def environment_of(here: Rig, mpi: Mpi, folder: Path) -> dict[str, str]:
-    """Return the environment of a job whose mpirun is that of an MPI library."""
-    tools, found = folder / f"tools.{mpi.name}", here.spec().environment
-    if not tools.exists():
-        tools.mkdir()
-        (tools / "mpirun").write_text(f'#!/bin/sh\nexec {mpi.find("mpirun")} "$@"\n', encoding="utf-8")
-        (tools / "mpirun").chmod(0o755)
-    network = {"MPIR_CVAR_CH4_NETMOD": "ofi"} if mpi is WHEEL else {}  # not UCX, on which no rank ends alone
-    return found | QUIETLY | BY_TCP | network | {"PATH": f"{tools}:{found['PATH']}"}
-
-
 def submit(here: Rig, folder: Path, least: int, most: int, *words: str, mpi: Mpi = OPEN_MPI) -> int:
-    """Submit a program that compares all its elements at each step, and ends when there is the file `stop`."""
-    program = mpi.compile(native_build.SOURCES / "adaptive.c", folder)
-    environment = environment_of(here, mpi, folder)
-    return here.submit(str(program), "1", "stop", *words, environment=environment, least=least, most=most, **LONG)
+    """Submit an adaptive program with a range of cores."""
+    return start(here, folder, *words, mpi=mpi, least=least, most=most)
 
 
 def on(here: Rig, name: str) -> list[str]:
@@ -78,22 +59,6 @@ def on(here: Rig, name: str) -> list[str]:
 def sleeper(here: Rig, cores: int) -> int:
     """Submit a rigid job that sleeps until it is ended."""
     return here.submit("sleep", "inf", ranks=cores, **LONG)
-
-
-def end(here: Rig, number: int) -> None:
-    """End the program, and assert that it has found every element right in its one attempt."""
-    (here.work / "stop").touch()
-    value = here.await_state(number, "completed", "failed")
-    assert (value["status"], value["attempt"]) == (0, 1), here.output(number)
-    assert here.lines(f"drom-{number}.out")[-1] == "0 wrong"
-
-
-def await_cores(here: Rig, number: int, cores: int) -> None:
-    """Wait until the tasks of a job hold so many cores together, and the scheduler knows that."""
-    wait_until(
-        lambda: sum(here.held(number).values()) == sum(here.job(number)["sizes"].values()) == cores,
-        lambda: f"{here.held(number)}\n{here.job(number)}\n{here.output(number)}",
-    )
 
 
 @EACH

@@ -116,6 +116,12 @@ class SubmitOptions:
     nodes: int = typer.Option(
         0, "--nodes", "-N", min=0, max=MOST, help="Number of nodes; default: as many as the tasks need."
     )
+    min_nodes: int = typer.Option(
+        0,
+        min=0,
+        max=MOST,
+        help="Fewest nodes of an adaptive MPI job, under policies such as sd: it may leave the others.",
+    )
     tasks: int = typer.Option(0, "--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")
     ranks: int = typer.Option(0, "--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes together.")
     least: int = typer.Option(
@@ -278,6 +284,7 @@ class SubmitOptions:
             script=script,
             name=self.name or (("stdin" if words[0] == INPUT else Path(words[0]).name) if script else ""),
             nodes=self.nodes,
+            min_nodes=self.min_nodes,
             tasks=self.tasks,
             ranks=self.ranks,
             least=self.least,
@@ -581,6 +588,7 @@ class UpdateOptions:
         None, "--time", "-t", metavar="TIME", help="Time limit.", parser=reader(optional(parse_time, 0))
     )
     nodes: int | None = typer.Option(None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes.")
+    min_nodes: int | None = typer.Option(None, min=0, max=MOST, help="Fewest nodes of an adaptive MPI job; 0: all.")
     tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
     ranks: int | None = typer.Option(None, "--ntasks", "-n", min=1, max=MOST, help="Tasks on all nodes together.")
     least: int | None = typer.Option(None, "--min", min=1, max=MOST, help="Fewest cores of an adaptive MPI job.")
@@ -633,6 +641,7 @@ class UpdateOptions:
         values = {
             "time": self.limit,
             "nodes": self.nodes,
+            "min_nodes": self.min_nodes,
             "tasks": self.tasks,
             "ranks": self.ranks,
             "least": self.least,

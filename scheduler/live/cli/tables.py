@@ -55,7 +55,7 @@ def queue(value: dict[str, Any]) -> list[str]:
             job["state"],
             _age(job, value["time"]),
             "-" if _is_endless(job) else clock(job["limit"]),
-            str(job["nodes"]),
+            _nodes(job),
             _where(job, value["time"]),
         ]
         for job in value["jobs"]
@@ -74,6 +74,15 @@ def queue(value: dict[str, Any]) -> list[str]:
         for row, job in zip(rows, value["jobs"], strict=True):
             row.insert(4, job["home"])
     return _table(headings, rows)
+
+
+def _nodes(job: dict[str, Any]) -> str:
+    """Return the nodes of a job; of one that may leave some, those of which it has cores: ``2 of 2-4``."""
+    least, most = job.get("min_nodes") or job["nodes"], job["nodes"]
+    if least == most or job["ended"] is not None:
+        return str(most)
+    has = f"{sum(map(bool, job['sizes'].values()))} of " if job["sizes"] else ""
+    return f"{has}{least}-{most}"
 
 
 def _cores(job: dict[str, Any]) -> str:
@@ -126,7 +135,8 @@ def _command(name: str, spec: dict[str, Any]) -> str:
 
 
 def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
-    of_nodes = (counted(value["nodes"], "node"), counted(spec["ranks"], "task"))
+    least = spec.get("min_nodes") or value["nodes"]
+    of_nodes = (span_of(least, value["nodes"], "node"), counted(spec["ranks"], "task"))
     yield from (span_of(spec["least"], spec["most"], "core"),) if spec.get("most") else of_nodes
     if spec["threads"]:
         yield f"{counted(spec['threads'], 'core')} per task"
@@ -194,8 +204,9 @@ def _led_by(row: dict[str, Any]) -> str:
 
 def _on_it(node: dict[str, Any]) -> str:
     """Return the jobs on a node, ``free`` if it has none and accepts jobs, or else ``-``."""
-    jobs = ", ".join(f"{cores} of job {number}" for number, cores in node["jobs"].items() if cores)
-    return jobs or ("free" if node["state"] == "up" else "-")
+    jobs = [f"{cores} of job {number}" for number, cores in node["jobs"].items() if cores]
+    jobs += [f"job {number} at rest" for number in node.get("resting", ())]
+    return ", ".join(jobs) or ("free" if node["state"] == "up" else "-")
 
 
 def _away(node: dict[str, Any], now: float) -> str:

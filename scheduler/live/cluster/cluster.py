@@ -131,7 +131,11 @@ class Cluster:
         if self.policy.pooled:
             return ranges.sized(spec, nodes, self.policy)
         ranges.refuse(spec, self.policy)
-        return units.sized(spec, nodes) if self.policy.divides_nodes else sized(spec, cores)
+        if self.policy.divides_nodes:
+            return units.sized(spec, nodes)
+        spec = sized(spec, cores)
+        ranges.check_nodes(spec)
+        return spec
 
     def _naming_all(self, spec: Spec) -> Spec:
         """Return a specification in which dependencies on arrays, or on jobs in arrays, name single jobs by number.

@@ -21,6 +21,7 @@ from drom.scheduler.engine.node_shares import (
     full_rate,
     note_change,
     note_neighbours,
+    note_presence,
     pass_cores,
     set_limit,
     update_ends,
@@ -72,7 +73,8 @@ class JobRequest(NamedTuple):
     Under a policy over resources `nodes` are units, each of which asks for `amounts` of resources by name (memory in
     MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds. A filler may be
     saved at any time, and goes on best on its `home` node. Under a policy of processors `nodes` are the most of these
-    that a job can ever use; now it can use from `least` to `most`.
+    that a job can ever use; now it can use from `least` to `most`. Under one of whole nodes it can run on `least`
+    nodes (0: on no fewer than it asks for).
     """
 
     nodes: int
@@ -239,6 +241,11 @@ class Controller:
         job, house = self._index[number], self._world.nodes
         return [int(node) for node in house.place[house.first[job] : house.first[job + 1]]]
 
+    def leaves(self, number: int) -> bool:
+        """Return whether a running job may leave nodes."""
+        job, jobs = self._index[number], self._world.jobs
+        return bool(jobs.least[job] < jobs.nodes[job])
+
     def cores_on(self, number: int, node: int) -> int:
         """Return the cores planned for a running job on one of its nodes."""
         house, job = self._world.nodes, self._index[number]
@@ -287,6 +294,11 @@ class Controller:
         jobs.cls[job] = RIGID
         self._join(job)
         self._note(RESIZE_FAILED, job)
+
+    def stays(self, number: int) -> None:
+        """Record that a running job leaves no more nodes until it ends."""
+        job = self._index[number]
+        self._world.jobs.least[job] = self._world.jobs.nodes[job]
 
     def measured(self, number: int, rates: Mapping[int, float]) -> None:
         """Record the work that a job was measured to do per second, by its number of cores on each of its nodes."""
@@ -372,6 +384,8 @@ class Controller:
         for node, share in cores.items():
             self._uncounted(node, 1)
             add_resident(world, job, node, share)
+            note_presence(world, job, self.cores, share)
+        world.charged[job] = world.away[job]
         world.scalars[NOW] = max(world.scalars[NOW], start)
         begin(world, job, min(cores.values()), start)
         # The work that it lost is not stored; its limit was extended by at most as much.
@@ -436,6 +450,8 @@ class Controller:
             jobs = house.resident[node][house.resident[node] != NOBODY]
             if same[node]:
                 restored.update(jobs[(house.share[node] < before.share[node])[: len(jobs)]].tolist())
+                for job, share, earlier in zip(jobs, house.share[node], before.share[node], strict=False):
+                    note_presence(world, job, share, earlier)
                 house.share[node] = before.share[node]
             else:
                 kept.update(jobs.tolist())
@@ -465,7 +481,8 @@ class Controller:
         self._index[number] = job
         jobs.submit[job], jobs.requested[job], jobs.limit[job] = now, demand.requested, demand.requested
         jobs.nodes[job], jobs.cores[job], jobs.cls[job] = demand.nodes, demand.nodes * self.cores, demand.cls
-        jobs.least[job], jobs.most[job], jobs.priority[job] = demand.nodes, demand.nodes, demand.priority
+        jobs.least[job], jobs.most[job] = demand.least or demand.nodes, demand.nodes
+        jobs.priority[job] = demand.priority
         jobs.partition[job] = self._groups.get(demand.group, NOBODY)
         world.run[job] = demand.requested
         first[job + 1 :] = first[job] + demand.nodes
@@ -570,7 +587,7 @@ class Controller:
         if self._count == 1 and self._kinds & ~(NODE_UP | NODE_DOWN | AGENT_GONE):
             self._count += 1  # the subject of the event has another index now
         self._numbers = [self._numbers[job] for job in active]
-        self._index = {number: job for job, number in enumerate(self._numbers)}
+        self._index.update(zip(self._numbers, range(len(self._numbers)), strict=True))  # its jobs are the active ones
         self._actions = make_actions(self._world)
         self._told = self._shares()
 

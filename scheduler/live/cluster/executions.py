@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from drom.agent.execution import protocol as say
 from drom.agent.text import duration
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.dispatch import Join, Resize, Start
 from drom.scheduler.live.cluster.jobs import (
     ENDING,
@@ -270,6 +271,8 @@ class Executions:
         self._placements.not_resized(part, message.cores, now)
         self._outbox.record(job, now, "resize_failed", node=node.name, cores=message.cores, reason=message.reason)
         self.holds(part, message.cores, now)
+        if isinstance(self._state.controller, Controller) and not part.planned and message.cores:
+            self._state.controller.stays(job.number)  # otherwise it could be chosen again at once, for ever
         for guest in self._placements.guests_of(node.index):
             if self._state.controller:
                 self._state.controller.refused(guest.number, int(now))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from drom.agent.text import LONGEST, counted, duration, span_of
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, units
+from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.executions import MOST_LOSSES
 from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
@@ -25,7 +26,7 @@ from drom.scheduler.live.cluster.resource_controller import ResourceController
 from drom.scheduler.live.cluster.spec import array_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from drom.scheduler.live.cluster.cluster import Cluster
     from drom.scheduler.live.cluster.driver import Driver
@@ -327,6 +328,29 @@ def leaving(node: Node, cluster: Cluster) -> str:
     return "; ".join(_leaving(part) for part in parts)
 
 
+def _on_whole_nodes(job: Job, cluster: Cluster) -> Iterator[str]:
+    """Yield which nodes a job has left for others, which others have left for it, and with whom it shares nodes."""
+    parts, has_all = cluster.placements.of(job.number), "has all cores of a node again when those have ended"
+    if left := [part for part in parts if not part.planned]:
+        does = "is leaving" if any(part.held for part in left) else "has left"
+        names = ", ".join(part.node.name for part in left)
+        yield f"It {does} {names} for {_named(_beside(left, cluster))}, and {has_all}."
+    if shared := _beside([part for part in parts if 0 < part.planned < part.node.cores], cluster):
+        yield f"It shares nodes with {_named(shared)}, and {has_all}."
+    there = [other for part in parts if part.planned for other in cluster.placements.on(part.node.index)]
+    if owners := sorted({other.job.number for other in there if not (other.planned or other.held)}):
+        yield f"Some of its nodes were left by {_named(owners)}, and go back when it ends."
+    controller = cluster.controller
+    if job.spec.leaves_nodes and isinstance(controller, Controller) and not controller.leaves(job.number):
+        yield "It leaves no more nodes, as its ranks did not leave one in time."
+
+
+def _beside(parts: Iterable[Placement], cluster: Cluster) -> list[int]:
+    """Return the other jobs on the nodes of these parts of a job."""
+    found = [other.job.number for part in parts for other in cluster.placements.on(part.node.index) if other != part]
+    return sorted(set(found))
+
+
 def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [_has(job, cluster)]
     if job.ranks:
@@ -341,12 +365,9 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     elif job.state == STARTING:
         waits = cluster.dispatch.waiting_for(job.number)
         said.append(f"It starts once {_named(waits)} made room." if waits else "Its nodes have been asked to start it.")
-    nodes = [part.node for part in cluster.placements.of(job.number)]
-    others = sorted({other.job.number for node in nodes for other in cluster.placements.on(node.index)} - {job.number})
-    total = max((node.cores for node in nodes), default=0)
-    shrunk = any(cores < total for cores in job.shares.values()) and not cluster.policy.shares_nodes
-    if shrunk and others:
-        said.append(f"It shares nodes with {_named(others)}, and has all cores of a node again when those have ended.")
+    if not cluster.policy.shares_nodes:
+        said += _on_whole_nodes(job, cluster)
+    total = max((part.node.cores for part in cluster.placements.of(job.number)), default=0)
     said += _measured(cluster.executions.known_rates(job.number), total)
     if job.started is not None and not (job.spec.saving and job.spec.time == LONGEST):
         left = job.started + job.limit - now

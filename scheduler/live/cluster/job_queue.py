@@ -254,8 +254,10 @@ class JobQueue:
         cores = state.controller.cores if state.controller else 0
         if any(state.nodes[name].home for name in job.shares):  # others get no part of borrowed nodes
             return JobRequest(job.spec.nodes, length, RIGID, job.priority, group)
-        shares = self._fitting.may_share(job.spec, group, state.nodes.values(), state.policy, cores)
-        return JobRequest(job.spec.nodes, length, CLASSES[job.spec.job_class] if shares else RIGID, job.priority, group)
+        spec, leaves = job.spec, job.spec.leaves_nodes  # its ranks may rest, so that each needs no core
+        shares = leaves or self._fitting.may_share(spec, group, state.nodes.values(), state.policy, cores)
+        cls = CLASSES[spec.job_class] if shares else RIGID
+        return JobRequest(spec.nodes, length, cls, job.priority, group, least=spec.min_nodes if leaves else 0)
 
     def _placed(self, spec: Spec, cpu: str = "") -> Spec:
         """Return a specification with what decides on which nodes its job may be; policies may count amounts.

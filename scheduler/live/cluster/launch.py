@@ -53,7 +53,7 @@ def start_of(job: Job, node: str, most: int, source: say.Source | None = None) -
         image=job.saves if job.image_on or spec.saving == say.PROGRAM else 0,
         source=source,
         terminal=spec.terminal if launches else "",
-        rests=bool(job.ranks),
+        rests=bool(job.ranks) or spec.leaves_nodes,
     )
 
 

@@ -10,25 +10,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from drom.scheduler.engine.state import CORES, FREE, INSTANT, PENDING, QUEUED, RUNNERS, WORST, World, make_world
+from drom.scheduler.engine.state import (
+    CORES,
+    FREE,
+    INSTANT,
+    PENDING,
+    QUEUED,
+    RUNNERS,
+    WORST,
+    Leaving,
+    World,
+    make_world,
+)
 from drom.scheduler.interface import NOBODY, RUNNING, WAITING, Jobs
 from drom.workloads.workload import make_workload
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints, Nodes
 
-_PER_JOB = ("run", "end", "at", "order", "left", "rate", "cause", "given")
+_PER_JOB = ("run", "end", "at", "order", "left", "rate", "cause", "given", "away", "charged")
 
 
 def empty_state(jobs: int, places: int, nodes: int, cores: int, layers: int, *, measured: bool) -> World:
     """Return a world without jobs in which all nodes are down; `measured`: with the measured rates of jobs.
 
     It has room for `jobs` jobs with `places` places on nodes together, and for `nodes` nodes of `cores` cores, each
-    shared by at most `layers` jobs.
+    shared by at most `layers` jobs. Jobs may leave whole nodes, which costs nothing here: their ends are reported.
     """
     one = np.ones(jobs, np.int64)
     work = make_workload({"submit": one, "run_time": one, "requested_time": one, "allocated": cores * one})
-    world = make_world(work, nodes, cores, INSTANT, layers=layers, model=WORST, measured=measured)
+    leaving = Leaving(least=one, curve=np.arange(nodes + 1), stall=np.zeros(4, np.int64))
+    world = make_world(work, nodes, cores, INSTANT, layers=layers, model=WORST, measured=measured, leaving=leaving)
     world.nodes.first[:] = 0
     world.nodes.up[:] = 0
     world.free_in_block[:] = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs with a range of cores, which a policy of processors gives them anywhere on the nodes. Pure."""
+"""Jobs with a range of cores, which a policy of processors gives them anywhere, or with a range of nodes. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = {
     "nodes": "--nodes",
+    "min_nodes": "--min-nodes",
     "tasks": "--tasks-per-node",
     "constraint": "--constraint",
     "memory": "--mem",
@@ -32,11 +33,29 @@ ELSEWHERE = {
 
 def refuse(spec: Spec, policy: Policy) -> None:
     """Raise SchedulerError for a job with a range under a policy that has none."""
+    if spec.min_nodes and policy.divides_nodes:
+        leave_out = "leave out --min-nodes, or run the scheduler with --policy sd."
+        msg = f"under policy {policy.name} no job leaves nodes: {leave_out}"
+        raise SchedulerError(msg)
     if spec.least or spec.most:
         msg = (
             f"policy {policy.name} gives jobs no range of cores: leave out --min and --max, or run the scheduler with "
             "--policy equipartition."
         )
+        raise SchedulerError(msg)
+
+
+def check_nodes(spec: Spec) -> None:
+    """Raise SchedulerError for a job of whole nodes that asks to leave some of them and cannot."""
+    if not spec.min_nodes:
+        return
+    if spec.min_nodes > spec.nodes:
+        has = f"--min-nodes {spec.min_nodes} is above the {counted(spec.nodes, 'node')} of the job"
+        raise SchedulerError(f"{has}: write the most nodes as --nodes.")
+    _check_adaptive(spec, "--min-nodes", "leave out --min-nodes")
+    if spec.memory or spec.resources:
+        option = "--mem" if spec.memory else "--resources"
+        msg = f"a job keeps its {option} on nodes that it leaves to others: leave it out, or --min-nodes."
         raise SchedulerError(msg)
 
 
@@ -60,21 +79,20 @@ def sized(spec: Spec, nodes: Iterable[Node], policy: Policy) -> Spec:
     most = spec.most or max(1, spec.ranks)
     least = max(1, spec.least) if spec.most else most
     if least < most:
-        _check_adaptive(spec)
+        _check_adaptive(spec, "--min and --max", "--ntasks")
     if least > (total := sum(node.cores for node in nodes)):
         has = f"the job needs at least {counted(least, 'core')}, and the nodes have {total}"
         raise SchedulerError(f"{has}: ask for less with --{'min' if least < most else 'ntasks'}.")
     return replace(spec, least=least, most=most, ranks=most)
 
 
-def _check_adaptive(spec: Spec) -> None:
+def _check_adaptive(spec: Spec, options: str, instead: str) -> None:
     """Raise SchedulerError for a job with a range that mpirun does not start, or that may not be resized."""
     if spec.script or spec.terminal:
         what = "a script" if spec.script else "an interactive program"
-        msg = (
-            f"mpirun starts the ranks of a job with --min and --max, and {what} is none: write -- PROGRAM, or --ntasks."
-        )
+        msg = f"mpirun starts the ranks of a job with {options}, and {what} is none: write -- PROGRAM, or {instead}."
         raise SchedulerError(msg)
     if spec.job_class != "malleable":
-        msg = f"a job with --min and --max is resized, and a {spec.job_class} one is not: leave out --class, or --min."
+        first = options.split(maxsplit=1)[0]
+        msg = f"a job with {options} is resized, and a {spec.job_class} one is not: leave out --class, or {first}."
         raise SchedulerError(msg)

@@ -87,16 +87,17 @@ class Spec:
     Either `command` is run, or `script`, a text whose first line names its interpreter, with `command` as arguments.
     `tasks` processes are started on each node by mpirun, where that is more than one or there are several nodes, and
     the job is no script and has no terminal. `threads` are the cores that a task asks for. A policy of processors gives
-    it from `least` to `most` cores on any nodes. In a job that was accepted,
-    `nodes` and `tasks` are 0 if its `ranks` tasks may be on any nodes. `array` are the indices of an array of jobs, as
-    `parse_array` takes them; empty: it is a single job. `signal` is sent before the limit, as `notice_of` takes it;
-    empty: none is.
+    it from `least` to `most` cores on any nodes. One of whole nodes may have it leave some, down to `min_nodes` (0: it
+    keeps all). In a job that was accepted, `nodes` and `tasks` are 0 if its `ranks` tasks may be on any nodes. `array`
+    are the indices of an array of jobs, as `parse_array` takes them; empty: it is a single job. `signal` is sent before
+    the limit, as `notice_of` takes it; empty: none is.
     """
 
     command: tuple[str, ...] = ()
     script: str = ""
     name: str = ""
     nodes: int = 0
+    min_nodes: int = 0
     tasks: int = 0
     ranks: int = 0
     least: int = 0
@@ -128,6 +129,11 @@ class Spec:
     terminal: str = field(default="", repr=False)
     """Where the user's terminal is, to which the program is connected, with the secret that opens it; empty: none."""
     signal: str = ""
+
+    @property
+    def leaves_nodes(self) -> bool:
+        """Whether it may leave whole nodes: its ranks there then rest."""
+        return 0 < self.min_nodes < self.nodes
 
     @property
     def by_mpirun(self) -> bool:
@@ -240,6 +246,7 @@ def from_json(values: Any) -> Spec:  # noqa: ANN401 - a JSON value
 CHANGEABLE = {
     "time": "--time",
     "nodes": "--nodes",
+    "min_nodes": "--min-nodes",
     "ranks": "--ntasks",
     "least": "--min",
     "most": "--max",
@@ -388,6 +395,7 @@ def _check_script(text: str) -> None:
 
 _RANGES = (
     ("nodes", "--nodes", 0, MOST),
+    ("min_nodes", "--min-nodes", 0, MOST),
     ("tasks", "--tasks-per-node", 0, MOST),
     ("ranks", "--ntasks", 0, MOST),
     ("least", "--min", 0, MOST),

@@ -369,6 +369,7 @@ class UserOrders:
             "reason": explain.why(job, self._stored.cluster),
             "partition": job.spec.partition,
             "nodes": job.width,
+            "min_nodes": job.spec.min_nodes,
             "shares": job.shares,
             "sizes": job.sizes if job.shares else {},
             "least": job.least,
@@ -419,11 +420,13 @@ class UserOrders:
         return {"schema_version": SCHEMA_VERSION, "homes": [row]}
 
     def _node(self, node: Node) -> dict[str, Any]:
-        jobs = [part.job for part in self._stored.cluster.placements.on(node.index)]
+        cluster = self._stored.cluster
+        jobs = [part.job for part in cluster.placements.on(node.index)]
         borrower = self._stored.settings.home if node.home else ""
         on_it = {job.number: job.shares[node.name] for job in jobs}
-        leaving = explain.leaving(node, self._stored.cluster)
-        return node.to_json() | {"borrower": borrower, "jobs": on_it, "leaving": leaving}
+        resting = [number for number, cores in on_it.items() if not (cores or cluster.policy.shares_nodes)]
+        leaving = explain.leaving(node, cluster)
+        return node.to_json() | {"borrower": borrower, "jobs": on_it, "resting": resting, "leaving": leaving}
 
 
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - the value of any field

@@ -56,6 +56,19 @@ def test_a_queue_shows_the_cores_of_adaptive_jobs() -> None:
     assert lines[3][-4:] == ["3", "of", "3", "n1:3"]
 
 
+def test_a_queue_shows_the_nodes_of_jobs_that_may_leave_some() -> None:
+    """On how many nodes of its range a job has cores now; waiting ones have the range, those that are over its end."""
+    leaves = {"nodes": 4, "min_nodes": 2}
+    runs = brief(**leaves, state="running", ended=None, shares={"n1": 2}, sizes={"n1": 2, "n2": 0})
+    waits = brief(**leaves, state="pending", ended=None, reason="it waits", sizes={})
+
+    lines = [line.split() for line in tables.queue({"jobs": [runs, waits, brief(**leaves)], "time": 0.0})]
+
+    assert lines[1][-4:] == ["1", "of", "2-4", "n1:2"]
+    assert lines[2][-3:] == ["2-4", "it", "waits"]
+    assert lines[3][6] == "4"
+
+
 def test_a_job_shows_what_cannot_be_printed() -> None:
     """Its command, what is explained, and its history."""
     spec = Spec(command=("echo", NASTY)).to_json() | {"ranks": 1}
@@ -201,6 +214,13 @@ def test_nodes_are_told_in_the_order_of_their_numbers(monkeypatch: pytest.Monkey
         "n10   gone   4      -                       dust; its agent is silent since 12:00:00",
         "n11   gone   4      -                       its agent has not contacted this scheduler yet",
     ]
+
+
+def test_nodes_name_the_jobs_at_rest_there() -> None:
+    """A node that a job has left for another names both, and is not free when the other has ended."""
+    left, last = (node(name, jobs=jobs, resting=[1]) for name, jobs in (("n1", {"1": 0, "2": 4}), ("n2", {"1": 0})))
+    lines = tables.nodes({"nodes": [left, last], "time": 0.0})
+    assert [line.split("  ")[-1] for line in lines[1:]] == ["4 of job 2, job 1 at rest", "job 1 at rest"]
 
 
 def test_nodes_have_columns_for_what_some_of_them_have() -> None:

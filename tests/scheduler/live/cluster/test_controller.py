@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from drom.scheduler.engine.compiler import load_policy
-from drom.scheduler.engine.state import FREE, RUNNERS, WAKE
+from drom.scheduler.engine.state import FREE, NODE_GUESTS, RUNNERS, WAKE
 from drom.scheduler.interface import MALLEABLE
 from drom.scheduler.live.cluster.controller import GROUPS, ROOM, Controller, JobRequest
 from drom.scheduler.simulator.measurement import row_of, size_of
@@ -89,13 +89,23 @@ def replay(run: Simulation, controller: Controller) -> dict[int, tuple[int, list
         for job in sorted(np.flatnonzero(ends == now).tolist(), key=lambda job: int(run.world.order[job])):
             controller.ended(job, int(now))
         for job in np.flatnonzero(jobs.submit == now).tolist():
-            controller.submit(job, JobRequest(int(jobs.nodes[job]), int(jobs.requested[job]), MALLEABLE), int(now))
+            asked = JobRequest(int(jobs.nodes[job]), int(jobs.requested[job]), MALLEABLE, least=int(jobs.least[job]))
+            controller.submit(job, asked, int(now))
         for number in controller.turn(int(now)):
             started[number] = (int(now), controller.nodes_of(number))
         assert not controller.faults
         if controller.policy.measures:
             meter.tell(controller)
     return started
+
+
+def decided(run: Simulation) -> dict[int, tuple[int, list[int]]]:
+    """Return start and nodes of each job of a finished simulation."""
+    house = run.world.nodes
+    return {
+        job: (int(run.world.jobs.start[job]), house.place[house.first[job] : house.first[job + 1]].tolist())
+        for job in range(JOBS)
+    }
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -117,15 +127,27 @@ def test_the_controller_decides_as_the_simulator_does(words: Sequence[str], seed
     run = simulation(random_log(seed), words[0], Machine(NODES, CORES), *words[1:])
     run.measure = Meter().measure
     run.run()
-    started = replay(run, cluster(*words))
-    house = run.world.nodes
-    assert started == {
-        job: (int(run.world.jobs.start[job]), house.place[house.first[job] : house.first[job + 1]].tolist())
-        for job in range(JOBS)
-    }
+    assert replay(run, cluster(*words)) == decided(run)
     shared = int((run.world.given < CORES).sum())
     assert (shared > 20) == (words[0] == "sd")
     assert (len(set(run.world.given.tolist())) > 2) == run.policy.measures
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "words", [("interval=1", "max_slowdown=infinite"), ("reservations=nodes", "max_slowdown=dynavgsd", "recompute=1")]
+)
+def test_jobs_leave_nodes_as_in_the_simulator(words: Sequence[str], seed: int) -> None:
+    """Jobs that may run on fewer nodes leave some for the same starts, and have their cores again when these end."""
+    rows = random_log(seed)
+    least = [row[3] - row[3] // 2 if number % 2 else row[3] for number, row in enumerate(rows)]
+    run = simulation(rows, "sd", Machine(NODES, CORES), *words, least=least)
+    run.run()
+    controller = cluster("sd", *words)
+
+    assert replay(run, controller) == decided(run)
+    assert run.world.scalars[NODE_GUESTS] > 20
+    assert not controller.world.away.any()
 
 
 def test_a_node_of_any_number_is_taken_in() -> None:
@@ -277,6 +299,12 @@ def decide(state, event, options, actions):
                     nodes[0] = state.nodes.place[first]
                 nodes[count - 1] = nodes[0]
                 cores = 1
+            if kind == 8:
+                for mate in state.running:
+                    first = state.nodes.first[mate]
+                    resize(actions, mate, state.nodes.place[first : first + 1], 0)
+                    nodes[0] = state.nodes.place[first]
+                nodes[count - 1] = nodes[0]
         elif count == need:
             taken[nodes] = 1
         if count == need:
@@ -286,18 +314,19 @@ def decide(state, event, options, actions):
 """Places jobs in order on the free nodes with the lowest numbers, those of a priority wrongly at their last node."""
 
 
-@pytest.mark.parametrize("wrong", range(1, 8))
+@pytest.mark.parametrize("wrong", range(1, 9))
 def test_a_placement_that_is_half_right_changes_nothing(wrong: int, tmp_path: Path) -> None:
     """The job waits on and its fault is told; the same answer's other jobs start; no node and no core is lost."""
     (tmp_path / "half.py").write_text(HALF_RIGHT, encoding="utf-8")
     controller = cluster(str(tmp_path / "half.py"))
-    controller.submit(1, JobRequest(2, 600, MALLEABLE), 0)
+    controller.submit(1, JobRequest(2, 600, MALLEABLE, least=1), 0)
     assert controller.turn(0) == [1]
     before = [controller.residents(node) for node in range(NODES)]
     controller.submit(2, JobRequest(4, wrong, MALLEABLE, priority=1), 10)
     assert controller.turn(10) == []
     assert [fault.job for fault in controller.faults] == [2]
     assert controller.fault_of(2) == controller.faults[0].text
+    assert not controller.world.away.any()
     assert [controller.residents(node) for node in range(NODES)] == before
     assert controller.waits(2)
     assert controller.world.scalars[FREE] == NODES - 2
