@@ -86,6 +86,8 @@ class FakeNode:
     """Whether ranks of adaptive jobs end here when they are ordered to."""
     can_spawn: bool = True
     """Whether ranks of adaptive jobs begin here when they are ordered to."""
+    wants: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """The fewest and most cores that ranks report when they begin, by attempt; others report a minimum of 1."""
 
     def hello(self) -> say.Hello:
         """Say who it is."""
@@ -193,7 +195,7 @@ class FakeNode:
         key = message.job, message.attempt
         ranks = dict(zip(message.nodes, message.ranks, strict=True))
         if self.can_spawn and key in self.running and ranks.get(self.name):
-            self.outbox.append(say.Wants(*key, 1, 0))
+            self.outbox.append(say.Wants(*key, *self.wants.get(key, (1, 0))))
         if self.can_release and key in self.running and not ranks.get(self.name):
             self.outbox.append(say.Vacated(*key, key not in self.begun))
 

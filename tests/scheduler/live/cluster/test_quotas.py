@@ -107,7 +107,7 @@ def test_a_user_has_only_so_many_bytes_in_the_queue(serve: Callable[..., Server]
     size = size_of(replace(JOB, environment=large, hold=True, time=Settings().default_time))
     server = serve(Settings(max_bytes=size + 1000 * ROW))
     (*_, last) = submit(server, OTHER, 1000, environment=large, hold=True)
-    with pytest.raises(ControlError, match=r"^1\.358 MiB are kept for the jobs of user nobody, and with 1\.4"):
+    with pytest.raises(ControlError, match=r"^1\.359 MiB are kept for the jobs of user nobody, and with 1\.4"):
         submit(server, OTHER, hold=True)
     assert server.cluster.holdings.of(User(NOBODY, NOBODY, "nobody")) == (1000, size + 1000 * ROW)
     for number in range(last - 999, last + 1):

@@ -118,6 +118,8 @@ def test_programs_change_their_range(here: FakeCluster) -> None:
     """A report of the least alone raises the minimum; one of both replaces the range, up to what was asked for."""
     first, second = submitted(here, least=2, most=6), submitted(here, least=1, most=8)
     for wants, cores, given in (((1, 0), (2, 6), 5), ((5, 0), (5, 6), 6), ((1, 2), (1, 2), 2), ((1, 9), (1, 6), 4)):
+        for node in here.nodes.values():
+            node.wants[first.number, 1] = wants
         here.nodes["n0"].outbox.append(say.Wants(first.number, 1, *wants))
         here.settle()
         assert (first.least, first.most) == cores
