@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from drom.scheduler.interface import Actions
 
 numba: Any = importlib.import_module("numba")  # untyped
+importlib.import_module("numba.experimental.function_type")  # without which it would not take a policy as an argument
 
 BASELINES = ("sjf", "ljf", "saf", "wfp3", "unicef", "f1", "f2", "f3", "f4")
 """The policies of drom that are EASY backfilling in the order of a score."""

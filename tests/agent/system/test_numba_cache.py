@@ -57,6 +57,37 @@ def test_the_folder_of_a_cache_is_numbas_only_within_the_block(tmp_path: Path) -
     assert [within, config.CACHE_DIR] == [str(tmp_path), configured]
 
 
+LOADING = """
+import sys
+from pathlib import Path
+from drom.agent.system.numba_cache import caching
+import numba, numpy
+
+def count(n):
+    return len(numpy.arange(n))  # memory of numba's runtime
+
+with caching(Path(sys.argv[1])):
+    counted = numba.njit("int64(int64)", cache=True)(count)
+print(counted(42), "numba.cpython.setobj" in sys.modules)
+if sys.argv[2:]:
+    print(numba.njit(lambda n: len({n, 2 * n}))(21))
+"""
+
+
+def test_a_function_is_loaded_without_the_compiler(tmp_path: Path) -> None:
+    """What is in the cache is loaded without numba's implementations of Python, which a later compilation loads."""
+    pytest.importorskip("numba")
+    program = tmp_path / "program.py"
+    program.write_text(LOADING, encoding="utf-8")
+    command: list[str | Path] = [sys.executable, program, tmp_path / "cache"]
+    runs = [
+        subprocess.run([*command, *more], capture_output=True, text=True, check=False) for more in ([], ["compiling"])
+    ]
+
+    assert [(one.returncode, one.stderr) for one in runs] == [(0, ""), (0, "")]
+    assert [one.stdout for one in runs] == ["42 True\n", "42 False\n2\n"]
+
+
 def test_without_compilation_functions_are_returned_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """NUMBA_DISABLE_JIT switches compilation off."""
     monkeypatch.setattr(pytest.importorskip("numba").config, "DISABLE_JIT", 1)
