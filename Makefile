@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 # One file stays in one worker: what its module builds is built once, and tests that look at the machine do not meet themselves.
 # Modules are kept compiled whatever the caller's environment says: hundreds of Pythons would compile them again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
-# One worker more than there are processors: many tests wait for something. Files start in the order of tests/conftest.py.
-PYTEST_FLAGS ?= -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
+# Two workers more than there are processors: many tests wait for something. Files start in the order of tests/conftest.py.
+PYTEST_FLAGS ?= -n $$(( $$(nproc) + 2 )) --dist loadfile --no-loadscope-reorder
 SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layout.py man/*) \
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
