@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from tests.cluster.rig import Rig
 
-OPEN_MPI = MPIS[0]
+OPEN_MPI, MPICH_4 = MPIS
+"""Debian's MPICH hangs in MPI_Finalize() in every second run over nodes, of any program: docs/adaptive-mpi.md."""
 WHEEL = Wheel("mpich-wheel")
 EACH = pytest.mark.parametrize("mpi", [*MPIS, WHEEL], ids=lambda mpi: mpi.name)
 BY_TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
@@ -43,9 +44,12 @@ def start(here: Rig, folder: Path, *words: str, mpi: Mpi = OPEN_MPI, **asked: in
     return here.submit(str(program), "1", "stop", *words, environment=environment, **asked, **LONG)
 
 
-def end(here: Rig, number: int) -> None:
+def end(here: Rig, number: int, mpi: Mpi = OPEN_MPI) -> None:
     """End the program, and assert that it has found every element right in its one attempt."""
     (here.work / "stop").touch()
+    if mpi is MPICH_4:
+        wait_until(lambda: here.output(number).endswith("\n0 wrong"), lambda: here.output(number))
+        return
     value = here.await_state(number, "completed", "failed")
     assert (value["status"], value["attempt"]) == (0, 1), here.output(number)
     assert here.lines(f"drom-{number}.out")[-1] == "0 wrong"

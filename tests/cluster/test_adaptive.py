@@ -81,7 +81,7 @@ def test_a_job_shrinks_and_grows_across_nodes(here: Rig, folder: Path, mpi: Mpi)
     for other in (first, third):
         here.ask("cancel", job=other)
     here.await_held(number, ALL)
-    end(here, number)
+    end(here, number, mpi)
 
 
 def test_more_ranks_than_free_cores_begin_at_rest(here: Rig, folder: Path) -> None:
