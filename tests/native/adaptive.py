@@ -43,6 +43,10 @@ def run(job: AdaptiveJob, stop: Path) -> int:
         step += 1
         if job.comm.size == 1:
             time.sleep(0.0001)  # the step of one rank alone would be a loop over exists()
+    if outcome != Outcome.OVER:
+        wrong = job.comm.allreduce(wrong)
+        if job.comm.rank == 0:
+            print(f"{wrong} wrong")
     return wrong
 
 
@@ -53,9 +57,6 @@ def main() -> int:
             wrong = run(job, Path(sys.argv[2]))
     except AdaptiveError:
         return 3
-    wrong = MPI.COMM_WORLD.allreduce(wrong)
-    if MPI.COMM_WORLD.rank == 0:
-        print(f"{wrong} wrong")
     return int(wrong != 0)
 
 

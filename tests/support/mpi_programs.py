@@ -58,8 +58,9 @@ class Mpi:
         if source.suffix == ".f90":
             return [self.compile_fortran(source, folder)]
         pytest.importorskip("mpi4py", reason="needs mpi4py")
-        if shutil.which(f"mpicc.{self.name}") is None or (self.name == "mpich" and not MPICH.exists()):
-            pytest.skip(f"needs mpicc.{self.name}")
+        self.find("mpicc")
+        if self.name == "mpich" and not MPICH.exists():
+            pytest.skip(f"needs {MPICH}")
         return [sys.executable, "-m", "mpi4py", source]
 
     def compile_fortran(self, source: Path, folder: Path) -> Path:
@@ -127,8 +128,10 @@ class Wheel(Mpi):
         return f"{prefix}/bin/{tool}"
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Return what a launch needs in its environment."""
-        return mpi_environment(folder)
+        """Return what a launch needs in its environment, with mpi4py too."""
+        library = Path(self.find("mpicc")).parent.parent / "lib"
+        found = {"MPICC": self.find("mpicc"), "MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(library)}
+        return mpi_environment(folder) | found
 
 
 MPIS = (Mpi("openmpi"), Mpi("mpich"))

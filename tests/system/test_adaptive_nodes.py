@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -17,8 +20,6 @@ from tests.support.example_programs import SOURCES
 from tests.support.mpi_programs import MPIS, SPAWNING, Mpi
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.agents import Agent, Program, Programs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -36,6 +37,13 @@ CANNOT_SPAWN = (
     "drom: MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that "
     "it was given.\n"
 )
+
+
+EXAMPLES = (
+    "mpi_heat.c --size 64 --steps 100000",
+    "mpi4py_particles.py --particles 100 --steps 2000",
+)
+"""The examples, with steps that take longer than changes of nodes."""
 
 
 @pytest.fixture(params=SPAWNING, ids=lambda mpi: mpi.name)
@@ -76,10 +84,10 @@ class Spread:
         **variables: str,
     ) -> None:
         self._stop, self._hosts = start.folder / "stop", start.folder / "hosts"
-        program = mpi.compile(source, folder)
-        self._name = program.name
+        command = mpi.command(source, folder)
+        self._name = Path(command[0]).name
         self.have(**dict.fromkeys(list(NODES)[: launched // 2], 2))
-        launch = mpi.launch_on(NODES, launched, *launcher, program, *(words or (str(least), str(self._stop))))
+        launch = mpi.launch_on(NODES, launched, *launcher, *command, *(words or (str(least), str(self._stop))))
         environment = mpi.environment(start.folder) | emulated_nodes(start.folder) | variables
         self.program: Program = start.start(*launch, DROM_MPI_HOSTFILE=str(self._hosts), **environment)
 
@@ -263,12 +271,30 @@ def test_released_ranks_leave_their_agent(mpi: Mpi, folder: Path, start: Program
             agent.assert_clean()
 
 
-def test_an_example_gives_its_answer_on_another_node(mpi: Mpi, folder: Path, start: Programs) -> None:
-    """An example that has moved to another node prints what it prints without that."""
-    job = Spread(mpi, folder, start, source=SOURCES / "mpi_heat.c", words=("--size", "64", "--steps", "100000"))
+@pytest.mark.parametrize("source", ["adaptive.f90", "adaptive.py"])
+def test_programs_in_other_languages_change_nodes(mpi: Mpi, folder: Path, start: Programs, source: str) -> None:
+    """Ranks of programs in Fortran and Python are spawned and released as those in C are; every element is right."""
+    job = Spread(mpi, folder, start, source=native_build.SOURCES / source)
+    for nodes in (["n1", "n2"], ["n2"], ["n2", "n3"], ["n1", "n3"]):
+        job.have(**dict.fromkeys(nodes, 2))
+        job.await_ranks(*sorted([*nodes, *nodes]))
+    job.end()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_gives_its_answer_on_other_nodes(mpi: Mpi, folder: Path, start: Programs, example: str) -> None:
+    """An example that has grown onto another node and left its first one prints what it prints without that."""
+    source, *words = example.split()
+    alone = mpi.launch(1, *mpi.command(SOURCES / source, folder), *words)
+    environment = os.environ | mpi.environment(start.folder)
+    answer = subprocess.run(alone, env=environment, capture_output=True, text=True, check=True)
+    job = Spread(mpi, folder, start, source=SOURCES / source, words=tuple(words))
+    job.have(n1=2, n2=2)
+    job.await_ranks("n1", "n1", "n2", "n2")
     job.have(n2=2)
     job.await_ranks("n2", "n2")
-    wait_until(lambda: job.program.process.poll() is not None, job.program.show, 120)
+    wait_until(lambda: job.program.process.poll() is not None, job.program.show, 200)
 
-    assert job.program.out == "mpi_heat: 64 x 64, 100000 steps ok\n", job.program.show()
+    assert job.program.out == answer.stdout, job.program.show()
+    assert answer.stdout.endswith(" ok\n")
     assert (job.program.process.poll(), job.errors()) == (0, "")
