@@ -35,7 +35,7 @@ LANGUAGES = ("adaptive.c", "adaptive.f90", "adaptive.py")
 """The program in each language."""
 EXAMPLES = {
     "mpi_heat.c --size 64 --steps": 5000,
-    "mpi_particles.c 200": 1000,
+    "mpi_particles.c 200": 2000,
     "mpi4py_heat.py --size 64 --steps": 800,
     "mpi4py_particles.py --particles 100 --steps": 80,
 }
