@@ -70,9 +70,9 @@ def main() -> int:
             factor = (1 - 0.8 * (1 - np.cos(np.pi / (size - 1)))) ** asked.steps
             plate = plates[asked.steps % 2]  # malleable
             right = bool(np.allclose(plate.own, factor * form(plate.indices(), size), 0, 1e-9))  # malleable
-    right = world.allreduce(right, MPI.LAND)
-    if world.rank == 0:
-        print(f"mpi4py_heat: {size} x {size}, {asked.steps} steps {'ok' if right else 'WRONG'}")
+            right = job.comm.allreduce(right, MPI.LAND)  # malleable
+            if job.comm.rank == 0:  # malleable
+                print(f"mpi4py_heat: {size} x {size}, {asked.steps} steps {'ok' if right else 'WRONG'}")
     return 0 if right else 1
 
 

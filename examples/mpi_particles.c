@@ -14,44 +14,40 @@
 
 enum { MOST = 1 << 16, CELLS = 64, WIDTH = 1 << 16, RING = CELLS * WIDTH, REACH = 16, BALANCE = 20 };
 typedef struct { long number, place; } particle;
-typedef struct { long count; particle at[MOST]; } list; /* in memory only as far as it is used */
+typedef struct { long count, close; particle at[MOST]; } list; /* in memory only as far as it is used */
 static list cells[CELLS], leavers, arrivals;
+static int me; /* the rank in the communicator of the last step */
 static drom_mpi_objects *objects; /* malleable */
 
 static long pack(void *context, long cell, void *bytes) /* malleable */
 {
     list *c = (list *)context + cell; /* malleable */
-    size_t length = sizeof c->count + (size_t)c->count * sizeof *c->at; /* malleable */
-    if (bytes) memcpy(bytes, c, length), c->count = 0; /* malleable */
-    return (long)length; /* malleable */
+    long length = (char *)&c->at[c->count] - (char *)c; /* malleable */
+    if (bytes) memcpy(bytes, c, (size_t)length), c->count = c->close = 0; /* malleable */
+    return length; /* malleable */
 }
-static void unpack(void *context, long cell, const void *bytes, long length) /* malleable */
-{
-    memcpy((list *)context + cell, bytes, (size_t)length); /* malleable */
-}
+static void unpack(void *to, long cell, const void *bytes, long length) { memcpy((list *)to + cell, bytes, (size_t)length); } /* malleable */
 
 static void put(list *to, particle p) { to->at[to->count++] = p; }
 static long start(long number) { return number * 7919 % (RING / 8); }
 static long velocity(long number) { return 500 + number % 7; }
 
-/* Return how many pairs of a cell are close, and move its particles. */
-static long step(list *c)
+/* Count the pairs of a cell that are close, and move its particles. */
+static void step(list *c)
 {
-    long close = 0;
     for (particle *p = c->at + c->count - 1; p >= c->at; p--) {
         for (particle *q = c->at; q < p; q++)
-            close += labs(p->place - q->place) < REACH;
+            c->close += labs(p->place - q->place) < REACH;
         p->place = (p->place + velocity(p->number)) % RING;
         if (p->place / WIDTH != c - cells)
             put(&leavers, *p), *p = c->at[--c->count];
     }
-    return close;
 }
 
 /* Show all ranks the particles that have left their cells; each takes those that are now in its own. */
 static void exchange(MPI_Comm comm)
 {
-    int me, ranks, mine = (int)leavers.count * (int)sizeof(particle), all = 0;
+    int ranks, mine = (int)leavers.count * (int)sizeof(particle), all = 0;
     MPI_Comm_rank(comm, &me);
     MPI_Comm_size(comm, &ranks);
     int bytes[ranks], from[ranks];
@@ -67,33 +63,36 @@ static void exchange(MPI_Comm comm)
 int main(int argc, char **argv)
 {
     long n = argc > 1 ? atol(argv[1]) : 8000, steps = argc > 2 ? atol(argv[2]) : 1000, t = 0, sums[3] = {0, 0, 0};
-    int rank;
+    MPI_Comm comm = MPI_COMM_WORLD;
+    int right = 1;
     if (n < 1 || n > MOST || steps < 1)
         return fputs("mpi_particles: PARTICLES is a number from 1 to 65536, STEPS one from 1.\n", stderr), 2;
     MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    drom_mpi *m = drom_mpi_init(MPI_COMM_WORLD, 1); /* malleable */
+    MPI_Comm_rank(comm, &me);
+    drom_mpi *m = drom_mpi_init(comm, 1); /* malleable */
     objects = m ? drom_mpi_add_objects(m, (drom_mpi_kind){CELLS, pack, unpack, .context = cells}) : NULL; /* malleable */
     if (!objects) MPI_Abort(MPI_COMM_WORLD, 1); /* there is no memory */
     drom_mpi_add_value(m, &t, 1, MPI_LONG); /* malleable */
     for (long i = 0; i < n; i++)
-        if (drom_mpi_owner(objects, start(i) / WIDTH) == rank) /* malleable */
+        if (drom_mpi_owner(objects, start(i) / WIDTH) == me) /* malleable */
             put(&cells[start(i) / WIDTH], (particle){i, start(i)});
     for (; t < steps && drom_mpi_point(m) != DROM_MPI_OVER; t++) { /* malleable */
         if (t % BALANCE == 0)
             drom_mpi_balance(objects); /* malleable */
         for (long cell = -1; (cell = drom_mpi_next(objects, cell)) >= 0;) /* malleable */
-            sums[0] += step(&cells[cell]);
-        exchange(drom_mpi_comm(m)); /* malleable */
+            step(&cells[cell]);
+        exchange(comm = drom_mpi_comm(m)); /* malleable */
+    }
+    if (t == steps) { /* malleable */
+        for (list *c = cells; c < cells + CELLS; sums[0] += c->count, sums[1] += c++->close)
+            for (particle *p = c->at; p < c->at + c->count; p++)
+                sums[2] += p->place != (start(p->number) + steps * velocity(p->number)) % RING;
+        MPI_Allreduce(MPI_IN_PLACE, sums, 3, MPI_LONG, MPI_SUM, comm);
+        right = sums[0] == n && sums[2] == 0;
+        if (me == 0)
+            printf("mpi_particles: %ld particles, %ld steps, %ld close %s\n", n, steps, sums[1], right ? "ok" : "WRONG");
     }
     drom_mpi_finalize(m); /* malleable */
-    for (list *c = cells; c < cells + CELLS; sums[1] += c++->count)
-        for (particle *p = c->at; p < c->at + c->count; p++)
-            sums[2] += p->place != (start(p->number) + steps * velocity(p->number)) % RING;
-    MPI_Allreduce(MPI_IN_PLACE, sums, 3, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
-    int right = sums[1] == n && sums[2] == 0; /* after the number of close pairs */
-    if (rank == 0)
-        printf("mpi_particles: %ld particles, %ld steps, %ld close %s\n", n, steps, sums[0], right ? "ok" : "WRONG");
     MPI_Finalize();
     return !right;
 }

@@ -57,9 +57,14 @@ class Array:
 
     @property
     def with_halo(self) -> npt.NDArray[Any]:
-        """The own elements with the halo on both sides of each axis, in place. They last until the next change."""
+        """The own elements with the halo on both sides of each axis, in place. They last until the next change.
+
+        On a rank that does not run, also before it joins, the first axis has no index.
+        """
         memory = self._call("drom_mpi_memory", self._address)
-        shape = [self._count(k) + 2 * axis.halo if memory else 0 for k, axis in enumerate(self._axes)]
+        shape = [self._count(k) + 2 * axis.halo for k, axis in enumerate(self._axes)]
+        if not memory:
+            shape[0] = 0
         size = math.prod(shape) * self._dtype.itemsize
         place = memoryview((ctypes.c_char * size).from_address(memory or 0))
         elements: npt.NDArray[Any] = np.ndarray(shape, self._dtype, place)
@@ -71,7 +76,9 @@ class Array:
         return np.fromiter((self._on("drom_mpi_index", axis, k) for k in places), np.int64, len(places))
 
     def _count(self, axis: int) -> int:
-        return int(self._on("drom_mpi_count", axis))
+        """Return how many indices of an axis are this rank's; without a part it has none of the first axis."""
+        one = self._axes[axis]
+        return int(one.size) if axis and not one.split else int(self._on("drom_mpi_count", axis))
 
     def _on(self, name: str, axis: int, *arguments: int) -> int:
         """Call a function on an axis, of which an array of one has the second in C."""

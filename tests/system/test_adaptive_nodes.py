@@ -41,6 +41,8 @@ CANNOT_SPAWN = (
 
 EXAMPLES = (
     "mpi_heat.c --size 64 --steps 100000",
+    "mpi_particles.c 300 20000",
+    "mpi4py_heat.py --size 64 --steps 10000",
     "mpi4py_particles.py --particles 100 --steps 2000",
 )
 """The examples, with steps that take longer than changes of nodes."""
