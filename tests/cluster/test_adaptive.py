@@ -126,6 +126,7 @@ def test_a_drained_node_is_left_and_comes_back(here: Rig, folder: Path, times: i
     """Nothing of a job is left on a drained node with an MPI library that ends ranks alone; ranks return after it."""
     number = submit(here, folder, 2, 8, mpi=WHEEL)
     here.await_held(number, ALL)
+    wait_until(lambda: "begins 8" in here.output(number), lambda: here.output(number))
     for _ in range(times):
         here.ask("drain", node="n3", reason="repair")
         wait_until(lambda: on(here, "n3") == [], lambda: f"{on(here, 'n3')}\n{here.output(number)}\n{here.said(HEAD)}")
@@ -158,6 +159,7 @@ def test_ranks_that_come_while_there_is_no_scheduler_stay(tmp_path: Path, folder
     with rig(tmp_path / "c", "--policy", "equipartition", "--spawn-within", "5", nodes=2, cores=1) as here:
         number = submit(here, folder, 1, 2, mpi=WHEEL)
         here.await_held(number, {"n1": 1, "n2": 1})
+        wait_until(lambda: "begins 2" in here.output(number), lambda: here.output(number))
         here.ask("drain", node="n2", reason="repair")
         here.await_held(number, {"n1": 1})
         here.ask("drain", node="n2", reason="")

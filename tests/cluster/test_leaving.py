@@ -71,7 +71,7 @@ def test_a_job_leaves_nodes_and_comes_back(here: Rig, folder: Path, mpi: Mpi) ->
     here.ask("cancel", job=other)
     here.await_held(number, ALL)
     await_said(here, number, "changed 8")
-    end(here, number)
+    end(here, number, mpi)
 
 
 def test_a_job_shares_nodes_before_it_leaves_any(here: Rig, folder: Path) -> None:
