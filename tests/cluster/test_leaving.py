@@ -56,6 +56,13 @@ def guest(here: Rig) -> int:
     return here.submit("sleep", "inf", nodes=2, job_class="rigid", time=600)
 
 
+def end_both(here: Rig, number: int, other: int) -> None:
+    """End the other job, wait until a program has all its cores again, and end the program."""
+    here.ask("cancel", job=other)
+    here.await_held(number, ALL)
+    end(here, number)
+
+
 @EACH
 def test_a_job_leaves_nodes_and_comes_back(here: Rig, folder: Path, mpi: Mpi) -> None:
     """Its ranks rest on the nodes that a rigid job has whole, and run there again after it; every element is right."""
@@ -81,9 +88,7 @@ def test_a_job_shares_nodes_before_it_leaves_any(here: Rig, folder: Path) -> Non
     here.await_state(other, "running")
     here.await_held(number, dict.fromkeys(ALL, 1))
 
-    here.ask("cancel", job=other)
-    here.await_held(number, ALL)
-    end(here, number)
+    end_both(here, number, other)
 
 
 def test_a_change_survives_the_scheduler(here: Rig, folder: Path) -> None:
@@ -98,9 +103,7 @@ def test_a_change_survives_the_scheduler(here: Rig, folder: Path) -> None:
         here.await_held(number, FIRST)
     assert here.job(other)["attempt"] == 1
 
-    here.ask("cancel", job=other)
-    here.await_held(number, ALL)
-    end(here, number)
+    end_both(here, number, other)
 
 
 def test_ranks_rest_while_agents_are_killed(here: Rig, folder: Path) -> None:
@@ -116,9 +119,7 @@ def test_ranks_rest_while_agents_are_killed(here: Rig, folder: Path) -> None:
     here.await_nodes(up=here.names)
     here.await_held(number, FIRST)
 
-    here.ask("cancel", job=other)
-    here.await_held(number, ALL)
-    end(here, number)
+    end_both(here, number, other)
 
 
 def test_a_rank_that_reaches_no_point_keeps_its_node(tmp_path: Path, folder: Path) -> None:

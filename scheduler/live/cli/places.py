@@ -80,9 +80,11 @@ def _ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa:
     that may have been replaced, as it is cut off from its store, answers only if none is certain to lead. An order that
     may have arrived is not repeated.
     """
-    until = time.monotonic() + PATIENCE if len(places) > 1 else 0.0
-    certainly = [{"certain": True}, {}] if len(places) > 1 else [{}]
-    patience_ms = FIRST_MS if len(places) > 1 else HANDSHAKE_MS
+    certainly: list[dict[str, object]] = [{}]
+    until, patience_ms = 0.0, HANDSHAKE_MS
+    if len(places) > 1:
+        certainly = [{"certain": True}, {}]
+        until, patience_ms = time.monotonic() + PATIENCE, FIRST_MS
     while True:
         for more, place in itertools.product(certainly, places):
             at = replace(place, patience_ms=patience_ms) if isinstance(place, RemoteAddress) else place

@@ -146,15 +146,15 @@ class StoredCluster:
         self.stuck, self._counts.stuck = time.monotonic() + RETRY, True
 
     def must_flush(self) -> None:
-        """Do as `flush` does for an order that has been carried out. Raises ControlError if that was not possible."""
+        """Flush the changes of an order that has been carried out. Raises ControlError if that was not possible."""
         is_tried = self.stuck <= time.monotonic()
         if not self.flush():
             raise self._refusal(is_tried=is_tried)
 
     def _refusal(self, *, is_tried: bool) -> ControlError:
-        """Return the answer to an order that could not be stored, or was not even tried to be.
+        """Return the refusal of an order while the queue cannot be written; `is_tried`: writing the order was tried.
 
-        It is NotYetError if nothing of the order can be in the queue and another scheduler may be able to write that.
+        It is NotYetError if the queue has surely nothing of the order, and another scheduler may be able to write it.
         """
         assert self._failure  # noqa: S101 - it is noted before
         if is_tried and self._failure.is_uncertain:

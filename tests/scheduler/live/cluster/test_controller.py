@@ -292,19 +292,14 @@ def decide(state, event, options, actions):
                 cores = (1 << 63) - 1
             if kind == 6:
                 nodes[count - 1] = -1
+            if kind in (7, 8):  # mates keep a core of the node, or leave it
+                for mate in state.running:
+                    first = state.nodes.first[mate]
+                    resize(actions, mate, state.nodes.place[first : first + 1], 8 - kind)
+                    nodes[0] = state.nodes.place[first]
+                nodes[count - 1] = nodes[0]
             if kind == 7:
-                for mate in state.running:
-                    first = state.nodes.first[mate]
-                    resize(actions, mate, state.nodes.place[first : first + 1], 1)
-                    nodes[0] = state.nodes.place[first]
-                nodes[count - 1] = nodes[0]
                 cores = 1
-            if kind == 8:
-                for mate in state.running:
-                    first = state.nodes.first[mate]
-                    resize(actions, mate, state.nodes.place[first : first + 1], 0)
-                    nodes[0] = state.nodes.place[first]
-                nodes[count - 1] = nodes[0]
         elif count == need:
             taken[nodes] = 1
         if count == need:
