@@ -43,9 +43,21 @@ REQUEST_MS, LISTING_MS, ANSWER_MB = 100.0, 200.0, 10.0
 
 
 class Timed(Server):
-    """A scheduler that records the time of its longest turn, in milliseconds."""
+    """A scheduler with nodes that all have a job, which records the time of its longest turn, in milliseconds."""
 
-    longest = 0.0
+    def __init__(self, folder: Path, log: Log, nodes: int) -> None:
+        settings = Settings(silence=1e9, default_time=7200)
+        super().__init__(folder, load_policy("sd", WORDS), settings, log, begins=False)
+        self._nodes = nodes
+        self.longest = self.memory = 0.0
+
+    def advance(self) -> bool:
+        """Begin with all nodes."""
+        begins = super().advance()
+        if begins:
+            _fill_nodes(self, self._nodes)
+            self.longest, self.memory = 0.0, _memory()
+        return begins
 
     def turn(self) -> None:
         """Run a turn and record its time."""
@@ -54,24 +66,21 @@ class Timed(Server):
         self.longest = max(self.longest, 1e3 * (time.perf_counter() - begin))
 
 
-def serve(folder: str) -> None:
+def serve(folder: str, nodes: int) -> None:
     """Run the scheduler until SIGTERM, with a job on each node; print its longest turn and its memory."""
-    settings = Settings(silence=1e9, default_time=7200)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        server = Timed(Path(folder), load_policy("sd", WORDS), settings, Log(nowhere))
-        _fill_nodes(server)
-        before = _memory()
+        server = Timed(Path(folder), Log(nowhere), nodes)
         server.run((Path(folder) / "ready").touch, ServiceManager({}, os.getpid()))
-    sys.stdout.write(json.dumps({"turn": server.longest, "memory": (_memory("VmHWM") - before) / 1e6}))
+    sys.stdout.write(json.dumps({"turn": server.longest, "memory": (_memory("VmHWM") - server.memory) / 1e6}))
 
 
-def _fill_nodes(server: Server) -> None:
+def _fill_nodes(server: Server, nodes: int) -> None:
     cluster, now = server.cluster, time.time()
-    for number in range(NODES):
+    for number in range(nodes):
         hello = say.Hello(say.PROTOCOL, "1", f"n{number}", "host", "boot", CORES, 1, 0, {}, (), True, now, ())
         cluster.agents.hello(hello, now)
     spec = Spec(command=("true",), nodes=1, time=7200, folder="/", job_class="rigid")
-    jobs = cluster.submit_many(spec, User(os.geteuid(), os.getegid(), "bench"), now, NODES)
+    jobs = cluster.submit_many(spec, User(os.geteuid(), os.getegid(), "bench"), now, nodes)
     cluster.turn(now)
     for job in jobs:
         for name in job.shares:
@@ -85,16 +94,16 @@ def _memory(name: str = "VmRSS") -> float:
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def measure() -> list[dict[str, Any]]:
+def measure(nodes: int = NODES, waiting: int = WAITING) -> list[dict[str, Any]]:
     """Return the figures of one scheduler. Raises ControlError if it does not answer."""
     with TemporaryDirectory(prefix="drom-bench-") as scratch:
         folder = Path(scratch) / "state"
-        code = f"from drom.scheduler.bench.large_cluster import serve; serve({str(folder)!r})"
+        code = f"from drom.scheduler.bench.large_cluster import serve; serve({str(folder)!r}, {nodes})"
         with subprocess.Popen(python_command.python(code), stdout=subprocess.PIPE, env=clean_environment()) as process:
             try:
                 await_condition((folder / "ready").exists, [process])
                 with closing(Client(folder)) as client:
-                    took = _orders(client)
+                    took = _orders(client, nodes, waiting)
             finally:
                 process.send_signal(signal.SIGTERM)
             told = json.loads(process.communicate()[0])
@@ -103,7 +112,7 @@ def measure() -> list[dict[str, Any]]:
     return [*rows, figure("memory that all of this took at most", "MB", [told["memory"]], None)]
 
 
-def _orders(client: Client) -> list[tuple[str, list[float], float]]:
+def _orders(client: Client, nodes: int, waiting: int) -> list[tuple[str, list[float], float]]:
     """Give each order; return its name, the milliseconds of each answer, and the target."""
     found: list[tuple[str, list[float], float]] = []
 
@@ -118,22 +127,22 @@ def _orders(client: Client) -> list[tuple[str, list[float], float]]:
 
     spec = Spec(command=("true",), folder="/", time=7200, job_class="rigid").to_json()
     some = [spec | {"time": 600 + number} for number in range(TIMES)]
-    count = WAITING // MOST_AT_ONCE
+    count = waiting // MOST_AT_ONCE
     timed(
         f"submit --count {MOST_AT_ONCE}",
         REQUEST_MS,
         count,
         lambda _: client.ask("submit", jobs=[spec], count=MOST_AT_ONCE),
     )
-    first = NODES + 1
     timed("submit", REQUEST_MS, TIMES, lambda number: client.ask("submit", jobs=[some[number]]))
     timed("queue, its first 1,000 jobs", LISTING_MS, TIMES, lambda _: client.ask("queue", limit=1000))
     timed("queue, all jobs in pages", 1e3 * LISTING_MS / 100, 3, lambda _: client.ask("queue"))
     timed("nodes", LISTING_MS, TIMES, lambda _: client.ask("nodes"))
     timed("job, one that runs", REQUEST_MS, TIMES, lambda number: client.ask("job", job=1 + number))
-    timed("job, one that waits", REQUEST_MS, TIMES, lambda number: client.ask("job", job=first + 400 * number))
-    timed("hold", REQUEST_MS, TIMES, lambda number: client.ask("hold", job=first + 300 * number))
-    timed("hold --release", REQUEST_MS, TIMES, lambda number: client.ask("hold", job=first + 300 * number, held=False))
-    timed("cancel", REQUEST_MS, TIMES, lambda number: client.ask("cancel", job=first + 300 * number))
+    waits = [1 + nodes + waiting // (TIMES + 10) * number for number in range(TIMES)]
+    timed("job, one that waits", REQUEST_MS, TIMES, lambda number: client.ask("job", job=waits[number]))
+    timed("hold", REQUEST_MS, TIMES, lambda number: client.ask("hold", job=waits[number]))
+    timed("hold --release", REQUEST_MS, TIMES, lambda number: client.ask("hold", job=waits[number], held=False))
+    timed("cancel", REQUEST_MS, TIMES, lambda number: client.ask("cancel", job=waits[number]))
     timed("drain", REQUEST_MS, TIMES, lambda number: client.ask("drain", node=f"n{number}", reason="bench"))
     return found
