@@ -14,6 +14,8 @@ from tests.support.job_logs import synthetic
 if TYPE_CHECKING:
     from pathlib import Path
 
+GROWN = tuple(simulator.Case(f"{jobs} jobs", Recipe(jobs=jobs, nodes=64, seed=1), 64, 1, "easy") for jobs in (20, 40))
+
 
 def test_a_folder_of_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The cases whose log is there; a line for each of the others. The environment names it where no option does."""
@@ -51,10 +53,20 @@ def test_a_log_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds and memory of each case, the growth, and a whole run."""
-    grown = (simulator.Case(f"{jobs} jobs", Recipe(jobs=jobs, nodes=64, seed=1), 64, 1, "easy") for jobs in (20, 40))
-    monkeypatch.setattr(simulator, "GROWN", tuple(grown))
+    monkeypatch.setattr(simulator, "GROWN", GROWN)
     write_swf(synthetic(), tmp_path / "mine.swf.gz")
     told = simulator.measure(1, tmp_path / "mine.swf.gz")
 
     assert len(told["figures"]) == 2 * 3 + 2 * 2 + 1 + 1
     assert {figure["unit"] for figure in told["figures"]} == {"s", "MB", "times"}
+
+
+def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case may be timed with reading its log and writing its results, which takes longer than the simulation."""
+    monkeypatch.setattr(simulator, "REAL", (simulator.Case("mine", simulator.CURIE, 64, 1, "sd", whole=5),))
+    monkeypatch.setattr(simulator, "GROWN", GROWN)
+    write_swf(synthetic(), tmp_path / simulator.CURIE)
+    alone, _, whole, *_ = simulator.measure(2, tmp_path)["figures"]
+
+    assert whole["name"] == "mine: the whole command, with results"
+    assert whole["min"] > alone["max"]
