@@ -68,11 +68,13 @@ class AdaptiveJob:
         if kind is None:
             self.finalize()
 
-    def array(self, *axes: Axis | int, dtype: npt.DTypeLike = float) -> Array:
+    def array(self, *axes: Axis | int, dtype: npt.DTypeLike = float, constant: bool = False) -> Array:
         """Describe an array of one or two axes and return it, filled with zeros; collective, before the first change.
 
         A number is an axis of which each part has all indices. If both axes are split, the ranks form a grid as
-        ``MPI.Compute_dims`` makes it. Raises `AdaptiveError` on all ranks if no split can be as described.
+        ``MPI.Compute_dims`` makes it. The elements of a `constant` array stay as they are after the first point: when
+        ranks change, it moves while the program goes on, and they change once it is there. Raises `AdaptiveError` on
+        all ranks if no split can be as described.
         """
         kind = np.dtype(dtype)
         if kind.hasobject or not 1 <= len(axes) <= 2:
@@ -81,7 +83,8 @@ class AdaptiveJob:
         self._kept.extend(described)
         element = MPI.BYTE.Create_contiguous(kind.itemsize)
         rows, columns = [*[whole(1)] * (2 - len(axes)), *described]
-        address = self._call("drom_mpi_add_array_f", self._handle, element.py2f(), rows, columns)
+        name = "drom_mpi_add_constant_f" if constant else "drom_mpi_add_array_f"
+        address = self._call(name, self._handle, element.py2f(), rows, columns)
         element.Free()
         check(address)
         return Array(self._call, address, kind, described)

@@ -53,6 +53,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "drom_mpi_init_f": [POINTER, INT, INT],
     "drom_mpi_comm_f": [INT, POINTER],
     "drom_mpi_add_array_f": [POINTER, POINTER, INT, Axis, Axis],
+    "drom_mpi_add_constant_f": [POINTER, POINTER, INT, Axis, Axis],
     "drom_mpi_add_value_f": [INT, POINTER, POINTER, INT, INT],
     "drom_mpi_add_objects": [POINTER, POINTER, Kind],
     "drom_mpi_next": [LONG, POINTER, LONG],

@@ -2,10 +2,11 @@
 /* migration.c - an adaptive MPI program that reports how long its changes of ranks take.
  *
  *     mpicc -O2 migration.c $(drom flags --mpi) -o migration
- *     mpirun -n 4 --bind-to none drom run -- ./migration arrays|objects BYTES CHANGES
+ *     mpirun -n 4 --bind-to none drom run -- ./migration arrays|constants|objects BYTES CHANGES
  *
- * Each rank has BYTES of an array, or of objects, while all run. Once half of the ranks run, and once all run again, the
- * first that runs prints "change RANKS SECONDS POINTS": how long they were in drom_mpi_point(), in so many calls. Each time
+ * Each rank has BYTES of an array, of a constant one, or of objects, while all run. Once half of the ranks run, and once all run again, the
+ * first that runs prints "change RANKS SECONDS POINTS": how long they were in drom_mpi_point(), in so many calls that changed them. Constant data
+ * has come before these. Each time
  * all run again, the first rank also prints "plain SHRINK GROW": the seconds that MPI_Alltoallv takes for the same bytes and
  * back. It ends after CHANGES changes, an even number. Exit 0: all data is right. 1: it is not. 2: wrong usage.
  */
@@ -83,7 +84,7 @@ static double plain(int is_array, long bytes, int grows, char *from, char *to, i
 static int usage(int rank)
 {
     if (rank == 0)
-        fputs("migration: usage: migration arrays|objects BYTES CHANGES, on an even number of ranks\n", stderr);
+        fputs("migration: usage: migration arrays|constants|objects BYTES CHANGES, on an even number of ranks\n", stderr);
     MPI_Finalize();
     return 2;
 }
@@ -96,7 +97,8 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    const int is_array = argc == 4 && strcmp(argv[1], "arrays") == 0;
+    const int is_constant = argc == 4 && strcmp(argv[1], "constants") == 0;
+    const int is_array = is_constant || (argc == 4 && strcmp(argv[1], "arrays") == 0);
     const long bytes = argc == 4 ? atol(argv[2]) / 64 * 64 : 0, most = argc == 4 ? atol(argv[3]) : 0;
     if (bytes < 64 || bytes > 1L << 28 || most < 1 || most % 2 || ranks % 2 || (!is_array && strcmp(argv[1], "objects") != 0))
         return usage(rank);
@@ -106,7 +108,8 @@ int main(int argc, char **argv)
     drom_mpi_array *array = NULL;
     drom_mpi_objects *pieces = NULL;
     if (m && is_array)
-        array = drom_mpi_add_array(m, MPI_DOUBLE, (drom_mpi_axis){.size = 1}, (drom_mpi_axis){.size = own * ranks, .split = DROM_MPI_BLOCK});
+        array = (is_constant ? drom_mpi_add_constant : drom_mpi_add_array)(m, MPI_DOUBLE, (drom_mpi_axis){.size = 1},
+                                                                           (drom_mpi_axis){.size = own * ranks, .split = DROM_MPI_BLOCK});
     else if (m && (objects = calloc((size_t)count, sizeof *objects)))
         pieces = drom_mpi_add_objects(m, (drom_mpi_kind){.count = count, .locate = locate, .make = make, .drop = drop});
     char *from = calloc(2, (size_t)bytes), *to = calloc(2, (size_t)bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* adaptive MIN_RANKS STOP [SECONDS [LEAST MOST]] - an adaptive MPI program that computes with arrays of all kinds: each step adds 1 to each
- * element, and after each change of ranks all are compared with what they must be. It ends once there is a file STOP: with 0 if
+ * element, but not in constant arrays, and all are compared with what they must be. It ends once there is a file STOP: with 0 if
  * all was right. The first rank that runs prints "changed RANKS" after each change. Rank 1 prints "stops" before step 1000, and
  * stops for SECONDS; from there on the program can use LEAST to MOST ranks. */
 #include <drom_mpi.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { ARRAYS = 3 };
+enum { ARRAYS = 3, CONSTANTS = 2 };
 
 static long uneven(void *context, int part, int parts)
 {
@@ -49,9 +49,15 @@ int main(int argc, char **argv)
         drom_mpi_add_array(m, MPI_DOUBLE, block, cyclic),
         drom_mpi_add_array(m, MPI_DOUBLE, given, block),
     };
+    drom_mpi_array *constants[CONSTANTS] = {
+        drom_mpi_add_constant(m, MPI_DOUBLE, one, given),
+        drom_mpi_add_constant(m, MPI_DOUBLE, block, cyclic),
+    };
     drom_mpi_add_value(m, &step, 1, MPI_LONG);
     for (int i = 0; i < ARRAYS; i++)
         wrong_in(arrays[i], 0, -1);
+    for (int i = 0; i < CONSTANTS; i++)
+        wrong_in(constants[i], 0, -1);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     for (; !stop && (outcome = drom_mpi_point(m)) != DROM_MPI_OVER; step++) {
         int me;
@@ -66,6 +72,8 @@ int main(int argc, char **argv)
             drom_mpi_want(m, atoi(argv[4]), atoi(argv[5]));
         for (int i = 0; i < ARRAYS; i++)
             wrong += wrong_in(arrays[i], step, 1);
+        for (int i = 0; i < CONSTANTS; i++)
+            wrong += wrong_in(constants[i], 0, 0);
         if (me == 0 && (outcome == DROM_MPI_CHANGED || step == 0)) {
             printf("%s %d\n", step == 0 ? "begins" : "changed", ranks);
             fflush(stdout);

@@ -24,19 +24,21 @@ def numbers(array: Array) -> npt.NDArray[np.int64]:
 
 
 def run(job: AdaptiveJob, stop: Path) -> int:
-    """Add 1 to each element in each step; return how many elements were wrong."""
+    """Add 1 to each element in each step, but not in a constant array; return how many elements were wrong."""
     arrays = [
         job.array(cyclic(500, 7)),
         job.array(block(40, halo=2), cyclic(500, 7)),
         job.array(given(61, lambda part, parts: 61 * part * part // (parts * parts)), block(40, halo=2)),
     ]
+    constant = job.array(block(700), 3, dtype="i4", constant=True)
     step, wrong, stops, outcome = job.value(np.zeros(1, int)), 0, False, Outcome.SAME
-    for array in arrays:
+    for array in [*arrays, constant]:
         array.own[:] = numbers(array)
     while not stops and (outcome := job.point()) != Outcome.OVER:
         for array in arrays:
             wrong += int(np.count_nonzero(array.own != numbers(array) + step[0]))
             array.own[:] += 1
+        wrong += int(np.count_nonzero(constant.own != numbers(constant)))
         if outcome == Outcome.CHANGED and job.comm.rank == 0:
             print("changed", job.comm.size, flush=True)
         stops = job.comm.bcast(stop.exists())

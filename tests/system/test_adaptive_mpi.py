@@ -135,6 +135,48 @@ def test_changes_leave_every_element_right(
         agent.assert_clean()
 
 
+class Constants(Adaptive):
+    """The program with an array that does not change, as job `a`, which ends by itself."""
+
+    def __init__(self, mpi: Mpi, folder: Path, start: Programs, agent: Agent, *words: str) -> None:
+        self.ranks, self.agent = 4, agent
+        self._start(mpi, start, *mpi.command(native_build.SOURCES / "constants.c", folder), *words)
+
+
+def test_a_constant_array_moves_while_the_program_goes_on(
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs
+) -> None:
+    """There are steps between the news of a change and the change, in both directions, and every element is right."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Constants(mpi, folder, start, agent)
+        job.resize(2)
+        agent.order("resize", job="a", cpus=4)
+
+        assert job.program.wait() == 0
+        changed = r"(changed \d after [1-9]\d*\n)+"
+        assert re.fullmatch(rf"{changed}changed 4 after [1-9]\d*\n0 wrong\n", job.program.out), job.program.out
+        assert job.program.err == ""
+        agent.assert_clean()
+
+
+@pytest.mark.parametrize("returns", [False, True], ids=["leaving", "returning"])
+def test_a_program_may_end_while_a_constant_array_moves(
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs, returns: bool
+) -> None:
+    """All ranks end, those that were about to rest, and those that were about to return."""
+    with agents.start_agent(tmp_path, *FOUR) as agent:
+        job = Constants(mpi, folder, start, agent, *["returning"] if returns else ["leaving"])
+        if returns:
+            job.resize(2)
+        agent.order("resize", job="a", cpus=4 if returns else 2)
+
+        assert job.program.wait() == 0
+        assert job.program.out.splitlines()[-1] == "0 wrong"
+        assert "changed 4" not in job.program.out
+        assert job.program.err == ""
+        agent.assert_clean()
+
+
 class Example(Adaptive):
     """An example as job `a`, which ends by itself."""
 

@@ -21,6 +21,8 @@ enum { READ_MS = 1000 };               /* for a launcher to read what a rank has
 #define DROM_MPI_LATE_MS 30000
 #endif
 
+enum { SHIP_MS = 500 }; /* most time for constant arrays before the ranks wait for them */
+
 struct value {
     struct value *next;
     void *at;
@@ -149,6 +151,24 @@ static void invite(const drom_mpi *m, const struct side *new)
     }
 }
 
+/* Start to move constant arrays to the ranks of the map `next`, on every rank that is in one of both; return whether there are
+ * any. Those that return learn both maps from the first rank that has run so far. */
+static bool begin_change(drom_mpi *m)
+{
+    if (!has_constants(m))
+        return false;
+    struct side old = side_of(m, m->map), new = side_of(m, m->next);
+    for (int i = 0; old.me == 0 && i < new.count; i++)
+        if (!has(m->map, new.ranks[i]))
+            MPI_Send(m->map, 2 * m->words, MPI_UINT64_T, new.ranks[i], TAG_CONSTANTS, m->all);
+    ship_constants(m, &old, &new);
+    m->is_shipping = true;
+    m->ships_until = MPI_Wtime() + SHIP_MS / 1e3;
+    free(old.ranks);
+    free(new.ranks);
+    return true;
+}
+
 /* Go from `map` to `next`, on every rank that is in one of them. */
 static void change(drom_mpi *m)
 {
@@ -161,6 +181,7 @@ static void change(drom_mpi *m)
     memcpy(m->map, m->next, (size_t)m->words * sizeof *m->map);
     m->running = new.count;
     m->has_changed = true;
+    m->is_shipping = false;
     free(old.ranks);
     free(new.ranks);
 }
@@ -258,6 +279,16 @@ static void settle(drom_mpi *m)
     }
 }
 
+/* Start to receive constant arrays, on a rank that returns, if they have been announced. */
+static void receive_constants(drom_mpi *m)
+{
+    MPI_Status status;
+    if (!is_there(m, TAG_CONSTANTS, &status))
+        return;
+    MPI_Recv(m->map, 2 * m->words, MPI_UINT64_T, status.MPI_SOURCE, TAG_CONSTANTS, m->all, MPI_STATUS_IGNORE);
+    begin_change(m);
+}
+
 static int join(drom_mpi *m, int source)
 {
     MPI_Recv(m->map, 2 * m->words, MPI_UINT64_T, source, TAG_JOIN, m->all, MPI_STATUS_IGNORE);
@@ -318,10 +349,15 @@ static int rest(drom_mpi *m)
         if (is_ready)
             look_for_delay(m, since);
         look_for_stray(m);
-        if (is_there(m, TAG_JOIN, &status))
-            return join(m, status.MPI_SOURCE);
-        if (is_there(m, TAG_OVER, &status)) {
-            MPI_Recv(NULL, 0, MPI_BYTE, status.MPI_SOURCE, TAG_OVER, m->all, MPI_STATUS_IGNORE);
+        bool is_invited = is_there(m, TAG_JOIN, &status), is_over = !is_invited && is_there(m, TAG_OVER, &status);
+        int source = status.MPI_SOURCE;
+        receive_constants(m); /* what announces them was sent before an invitation, or the end */
+        if (m->is_shipping && !have_constants_arrived(m))
+            continue;
+        if (is_invited)
+            return join(m, source);
+        if (is_over) {
+            MPI_Recv(NULL, 0, MPI_BYTE, source, TAG_OVER, m->all, MPI_STATUS_IGNORE);
             return DROM_MPI_OVER;
         }
         if (is_there(m, TAG_WANT, &status))
@@ -370,46 +406,63 @@ static bool find_next(drom_mpi *m)
     return memcmp(m->map, m->next, (size_t)m->words * sizeof *m->map) != 0;
 }
 
-/* Release and spawn ranks as the first running rank orders. Those that are about to join do that at the next point. */
-static int pass_order(drom_mpi *m, struct order *order)
+/* Complete a change, if there is one, and carry out the order that follows it. */
+static int end_change(drom_mpi *m, bool changes)
 {
-    char *text = share_order(m, order);
-    memset(m->joining, 0, (size_t)m->words * sizeof *m->joining);
-    leave_by(m, order, text);
-    bool changes = find_next(m);
-    for (int i = 0; i < m->words; i++)
-        order->releases &= !(m->leaving[i] & m->next[i]); /* else it is refused */
-    send_order(m, order, text);
+    char *text = m->order_text;
+    m->order_text = NULL;
+    if (text)
+        send_order(m, &m->order, text);
     if (changes)
         change(m);
-    regroup(m, order, text);
+    if (text)
+        regroup(m, &m->order, text);
     free(text);
     return m->is_released ? DROM_MPI_OVER : !runs(m) ? rest(m) : changes ? DROM_MPI_CHANGED : DROM_MPI_SAME;
+}
+
+/* Take the order of the first running rank to release and spawn ranks; return whether other ranks run then. Those that are about
+ * to join do that at a later point. */
+static bool pass_order(drom_mpi *m)
+{
+    m->order_text = share_order(m, &m->order);
+    memset(m->joining, 0, (size_t)m->words * sizeof *m->joining);
+    leave_by(m, &m->order, m->order_text);
+    bool changes = find_next(m);
+    for (int i = 0; i < m->words; i++)
+        m->order.releases &= !(m->leaving[i] & m->next[i]); /* else it is refused */
+    return changes;
+}
+
+/* Return whether a change whose constant arrays are on their way is to be completed: they are there, or have taken long. */
+static bool is_shipment_over(const drom_mpi *m)
+{
+    int late[2] = {!have_constants_arrived(m), MPI_Wtime() >= m->ships_until};
+    MPI_Allreduce(MPI_IN_PLACE, late, 2, MPI_INT, MPI_MAX, m->comm);
+    return !late[0] || late[1];
 }
 
 int drom_mpi_point(drom_mpi *m)
 {
     MPI_Status status;
-    struct order order;
     uint64_t any = 0;
     take_grant(m);
     if (!runs(m)) /* spawned */
         return rest(m);
+    if (m->is_shipping)
+        return is_shipment_over(m) ? end_change(m, true) : DROM_MPI_SAME;
     memset(m->leaving, 0, (2 * (size_t)m->words + 1) * sizeof *m->leaving);
     if (m->leaves)
         add(m->leaving, m->rank);
     while (m->running < m->size && is_there(m, TAG_READY, &status))
         add(m->joining, receive_ready(m, status.MPI_SOURCE));
-    m->joining[m->words] = wants_regrouping(m, &order);
+    m->joining[m->words] = wants_regrouping(m, &m->order);
     MPI_Allreduce(MPI_IN_PLACE, m->leaving, 2 * m->words + 1, MPI_UINT64_T, MPI_BOR, m->comm);
-    if (m->joining[m->words])
-        return pass_order(m, &order);
+    bool is_ordered = m->joining[m->words];
     for (int i = 0; i < 2 * m->words; i++)
         any |= m->leaving[i];
-    if (!any || !find_next(m))
-        return DROM_MPI_SAME;
-    change(m);
-    return runs(m) ? DROM_MPI_CHANGED : rest(m);
+    bool changes = is_ordered ? pass_order(m) : any && find_next(m);
+    return changes && begin_change(m) ? DROM_MPI_SAME : end_change(m, changes);
 }
 
 /* --- beginning and end ------------------------------------------------------------------------------------------------ */
@@ -516,6 +569,7 @@ static void end_rests(const drom_mpi *m)
 
 void drom_mpi_finalize(drom_mpi *m)
 {
+    end_shipments(m);
     if (m->comm != MPI_COMM_NULL)
         MPI_Comm_free(&m->comm);
     if (!m->is_released) {
@@ -532,6 +586,7 @@ void drom_mpi_finalize(drom_mpi *m)
         next = v->next;
         free(v);
     }
+    free(m->order_text);
     free(m->map);
     free(m);
 }
@@ -546,6 +601,11 @@ drom_mpi *drom_mpi_init_f(MPI_Fint comm, int min_ranks)
 drom_mpi_array *drom_mpi_add_array_f(drom_mpi *m, MPI_Fint type, drom_mpi_axis rows, drom_mpi_axis columns)
 {
     return drom_mpi_add_array(m, MPI_Type_f2c(type), rows, columns);
+}
+
+drom_mpi_array *drom_mpi_add_constant_f(drom_mpi *m, MPI_Fint type, drom_mpi_axis rows, drom_mpi_axis columns)
+{
+    return drom_mpi_add_constant(m, MPI_Type_f2c(type), rows, columns);
 }
 
 int drom_mpi_add_value_f(drom_mpi *m, void *value, int count, MPI_Fint type)

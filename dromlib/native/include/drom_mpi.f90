@@ -50,6 +50,13 @@ module drom_mpi
             type(drom_mpi_axis), value :: rows, columns
         end function
 
+        type(c_ptr) function drom_mpi_add_constant(m, type, rows, columns) bind(c, name="drom_mpi_add_constant_f")
+            import :: c_int, c_ptr, drom_mpi_axis
+            type(c_ptr), value :: m
+            integer(c_int), value :: type
+            type(drom_mpi_axis), value :: rows, columns
+        end function
+
         integer(c_int) function drom_mpi_add_value(m, value, count, type) bind(c, name="drom_mpi_add_value_f")
             import :: c_int, c_ptr
             type(c_ptr), value :: m, value

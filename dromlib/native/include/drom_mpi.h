@@ -102,6 +102,12 @@ drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks);
  * Returns an array that drom_mpi_finalize() frees, or NULL with a sentence. */
 drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns);
 
+/* The same for an array whose elements do not change after the first point. When ranks change, it moves while the program goes on:
+ * drom_mpi_point() returns DROM_MPI_SAME until it is there, for at most half a second, and the ranks change then. The memory for
+ * what a rank receives is needed meanwhile. A change that has begun is completed before others, also with fewer ranks than a later
+ * drom_mpi_want() asks for. */
+drom_mpi_array *drom_mpi_add_constant(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns);
+
 /* Describe a variable that has the same value on all running ranks: ranks that return receive it. Before the first change
  * of ranks, in the same order on each.
  *
@@ -175,6 +181,7 @@ void drom_mpi_finalize(drom_mpi *m);
 /* The same functions with MPI's handles of Fortran, for other languages. */
 drom_mpi *drom_mpi_init_f(MPI_Fint comm, int min_ranks);
 drom_mpi_array *drom_mpi_add_array_f(drom_mpi *m, MPI_Fint type, drom_mpi_axis rows, drom_mpi_axis columns);
+drom_mpi_array *drom_mpi_add_constant_f(drom_mpi *m, MPI_Fint type, drom_mpi_axis rows, drom_mpi_axis columns);
 int drom_mpi_add_value_f(drom_mpi *m, void *value, int count, MPI_Fint type);
 MPI_Fint drom_mpi_comm_f(const drom_mpi *m);
 

@@ -113,13 +113,22 @@ static long count_shared(const drom_mpi_axis *axis, struct part from, struct par
 
 /* --- arrays ----------------------------------------------------------------------------------------------------------- */
 
+/* Elements of a constant array that are on their way to the next map: new memory if nothing of the old part stays, otherwise the
+ * elements that come; and those that go, if they do not lie in one piece. */
+struct shipment {
+    char *fresh, *incoming, *outgoing;
+    struct traffic in, out;
+};
+
 struct drom_mpi_array {
     drom_mpi_array *next;
     drom_mpi_axis axes[2];
     size_t bytes; /* of an element */
     struct part parts[2];
     bool is_here; /* this rank runs and has a part */
+    bool is_constant;
     char *memory; /* with the halo */
+    struct shipment shipment;
 };
 
 /* The parts of an array's axes that rank `number` of a map of `ranks` ranks has. */
@@ -324,6 +333,21 @@ static void unpack(const drom_mpi *m, const drom_mpi_array *a, const struct move
     }
 }
 
+/* Whether nothing of this rank's part stays, and the new one can be received in place. */
+static bool is_replaced(const drom_mpi_array *a, const struct move *v)
+{
+    return v->kept == 0 && is_contiguous(a);
+}
+
+/* Move what stays to its new places. The memory is large enough for both parts. */
+static void shift(const drom_mpi_array *a, const struct move *v)
+{
+    if (v->kept == 0)
+        return;
+    copy_shared(a, v->before, v->after, SHIFT_DOWN, NULL);
+    copy_shared(a, v->before, v->after, SHIFT_UP, NULL);
+}
+
 /* Something stays: it is moved within the memory once all that is sent has left it, either to the others or, if the rank also
  * receives, to a copy. */
 static void rearrange(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
@@ -335,10 +359,7 @@ static void rearrange(const drom_mpi *m, drom_mpi_array *a, const struct move *v
         finish(&out);
     if (v->has > v->had)
         a->memory = allocate(m, a->memory, v->has);
-    if (v->kept > 0) {
-        copy_shared(a, v->before, v->after, SHIFT_DOWN, NULL);
-        copy_shared(a, v->before, v->after, SHIFT_UP, NULL);
-    }
+    shift(a, v);
     struct traffic in = start_receiving(m, a, v, a->memory, incoming);
     finish(&in);
     if (collects)
@@ -350,10 +371,49 @@ static void rearrange(const drom_mpi *m, drom_mpi_array *a, const struct move *v
         a->memory = allocate(m, a->memory, v->has);
 }
 
+/* Start to move a constant array, while the program goes on to read its old part. */
+static void ship(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
+{
+    struct shipment *s = &a->shipment;
+    if (is_replaced(a, v))
+        s->fresh = v->has > 0 ? allocate(m, NULL, v->has) : NULL;
+    else if (v->received > 0)
+        s->incoming = allocate(m, NULL, v->received);
+    if (!is_contiguous(a) && v->sent > 0)
+        s->outgoing = allocate(m, NULL, v->sent);
+    s->in = start_receiving(m, a, v, s->fresh, s->incoming);
+    s->out = start_sending(m, a, v, s->outgoing);
+}
+
+/* Wait until what was shipped is there, and put it in place. */
+static void unload(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
+{
+    struct shipment *s = &a->shipment;
+    finish(&s->in);
+    finish(&s->out);
+    if (is_replaced(a, v)) {
+        free(a->memory);
+        a->memory = s->fresh;
+    } else {
+        if (v->has > v->had)
+            a->memory = allocate(m, a->memory, v->has);
+        shift(a, v);
+        if (s->incoming)
+            unpack(m, a, v, s->incoming);
+        if (v->has < v->had)
+            a->memory = allocate(m, a->memory, v->has);
+    }
+    free(s->incoming);
+    free(s->outgoing);
+    *s = (struct shipment){.fresh = NULL};
+}
+
 static void move_array(const drom_mpi *m, drom_mpi_array *a, const struct side *old, const struct side *new)
 {
     struct move v = describe_move(a, old, new);
-    if (v.kept == 0 && is_contiguous(a))
+    if (a->is_constant)
+        unload(m, a, &v);
+    else if (is_replaced(a, &v))
         replace(m, a, &v);
     else
         rearrange(m, a, &v);
@@ -376,18 +436,20 @@ static bool is_axis(const drom_mpi_axis *axis, int most)
     return is_right;
 }
 
+enum { ABOUT = 10 }; /* numbers that describe an array */
+
 static bool is_same_everywhere(const drom_mpi *m, const drom_mpi_array *a)
 {
-    long about[2][9] = {{(long)a->bytes}};
+    long about[2][ABOUT] = {{(long)a->bytes, a->is_constant}};
     for (int axis = 0; axis < 2; axis++) {
         const drom_mpi_axis *one = &a->axes[axis];
-        memcpy(&about[0][1 + 4 * axis], (long[]){one->size, one->split, one->block, one->halo}, 4 * sizeof(long));
+        memcpy(&about[0][2 + 4 * axis], (long[]){one->size, one->split, one->block, one->halo}, 4 * sizeof(long));
     }
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < ABOUT; i++)
         about[1][i] = -about[0][i];
-    MPI_Allreduce(MPI_IN_PLACE, about, 18, MPI_LONG, MPI_MAX, m->comm);
+    MPI_Allreduce(MPI_IN_PLACE, about, 2 * ABOUT, MPI_LONG, MPI_MAX, m->comm);
     bool is_same = true;
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < ABOUT; i++)
         is_same &= about[0][i] == -about[1][i];
     return is_same;
 }
@@ -413,7 +475,7 @@ static const char *fault_of(const drom_mpi *m, drom_mpi_array *a, MPI_Aint low)
     return NULL;
 }
 
-drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns)
+static drom_mpi_array *add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns, bool is_constant)
 {
     MPI_Aint low, extent;
     MPI_Type_get_extent(type, &low, &extent);
@@ -422,7 +484,7 @@ drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis
     if (!m->has_changed && !all_agree(m->comm, a != NULL))
         fault = "there is no memory for an array: use more nodes.";
     else if (!m->has_changed) {
-        *a = (drom_mpi_array){.axes = {rows, columns}, .bytes = (size_t)extent, .is_here = runs(m)};
+        *a = (drom_mpi_array){.axes = {rows, columns}, .bytes = (size_t)extent, .is_here = runs(m), .is_constant = is_constant};
         fault = fault_of(m, a, low);
     }
     if (fault) {
@@ -436,6 +498,16 @@ drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis
     while (*last)
         last = &(*last)->next;
     return *last = a;
+}
+
+drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns)
+{
+    return add_array(m, type, rows, columns, false);
+}
+
+drom_mpi_array *drom_mpi_add_constant(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns)
+{
+    return add_array(m, type, rows, columns, true);
 }
 
 void *drom_mpi_data(const drom_mpi_array *a)
@@ -466,6 +538,52 @@ long drom_mpi_index(const drom_mpi_array *a, int axis, long own)
     return get_run(one, a->parts[axis], own / one->block).begin + own % one->block;
 }
 
+static bool has_constants(const drom_mpi *m)
+{
+    const drom_mpi_array *a = m->arrays;
+    while (a && !a->is_constant)
+        a = a->next;
+    return a != NULL;
+}
+
+static void ship_constants(const drom_mpi *m, const struct side *old, const struct side *new)
+{
+    for (drom_mpi_array *a = m->arrays; a; a = a->next) {
+        struct move v = describe_move(a, old, new);
+        if (a->is_constant)
+            ship(m, a, &v);
+    }
+}
+
+static bool is_over(struct traffic *t)
+{
+    int all = 1;
+    for (int i = 0, one; i < t->count; i++) {
+        MPI_Test(&t->requests[i], &one, MPI_STATUS_IGNORE);
+        all &= one;
+    }
+    return all;
+}
+
+static bool have_constants_arrived(const drom_mpi *m)
+{
+    bool all = true;
+    for (drom_mpi_array *a = m->arrays; a; a = a->next)
+        all = is_over(&a->shipment.in) & is_over(&a->shipment.out) & all; /* each of them makes progress */
+    return all;
+}
+
+static void end_shipments(const drom_mpi *m)
+{
+    for (drom_mpi_array *a = m->arrays; a; a = a->next) {
+        struct shipment *s = &a->shipment;
+        finish(&s->in);
+        finish(&s->out);
+        free(s->fresh);
+        free(s->incoming);
+        free(s->outgoing);
+    }
+}
 
 static void move_arrays(const drom_mpi *m, const struct side *old, const struct side *new)
 {

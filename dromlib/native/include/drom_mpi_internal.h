@@ -16,7 +16,7 @@
 #include "drom_mpi.h"
 
 /* The tags of messages on the communicator of all ranks. */
-enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT, TAG_GROUP, TAG_OUT };
+enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT, TAG_GROUP, TAG_OUT, TAG_CONSTANTS };
 
 enum { NODE_SIZE = 256, MOST_PATH = 4096 };
 
@@ -57,12 +57,22 @@ struct nodes {
     bool cannot_spawn, has_refused, ends_alone;
 };
 
+/* What the first running rank orders; the text of the host file follows. */
+struct order {
+    int length;
+    bool releases, spawns;
+};
+
 struct drom_mpi {
     MPI_Comm all, comm;
     int rank, size, min_ranks, running;
     int words;                                /* 64-bit words of a map */
     uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
     bool leaves, has_changed, has_refused, is_released;
+    bool is_shipping;  /* constant arrays are on their way to the ranks of the map `next` */
+    double ships_until; /* when the ranks wait for them, as MPI_Wtime() has it */
+    struct order order; /* which follows this change, if there is a text */
+    char *order_text;
     bool has_world; /* all ranks are those of MPI_COMM_WORLD, or of several */
     bool has_stray, has_waited; /* what has been said by this rank */
     int group_rank;          /* among those that are left of the group that was launched or spawned with this rank */
@@ -135,6 +145,15 @@ static void use_huge_pages(char *memory, size_t bytes);
 /* Move all that is described from its ranks of the old map to those of the new one, on every rank of either. */
 static void move_arrays(const drom_mpi *m, const struct side *old, const struct side *new);
 static void move_objects(const drom_mpi *m, const struct side *old, const struct side *new);
+
+/* Start to move the constant arrays; move_arrays() waits for them. */
+static void ship_constants(const drom_mpi *m, const struct side *old, const struct side *new);
+
+static bool has_constants(const drom_mpi *m);
+static bool have_constants_arrived(const drom_mpi *m);
+
+/* Wait for the constant arrays that are on their way, and drop them: the program ends before the change is complete. */
+static void end_shipments(const drom_mpi *m);
 
 static void free_arrays(drom_mpi *m);
 static void free_objects(drom_mpi *m);

@@ -22,12 +22,6 @@ enum { MOST_TEXT = 1 << 16, MOST_SLOTS = 1 << 16, MOST_COMMAND = 1 << 17, LOOK_M
  * not help: it cannot spawn ranks any more after some of a launch have ended. */
 #define ENDS_ALONE "MPIR_CVAR_NO_COLLECTIVE_FINALIZE"
 
-/* What the first running rank orders; the text of the host file follows. */
-struct order {
-    int length;
-    bool releases, spawns;
-};
-
 /* --- the host file ---------------------------------------------------------------------------------------------------- */
 
 /* Return whether a line of the host file, whose comment is cut off, is right; fill in `h`, with no slots for an empty line. */

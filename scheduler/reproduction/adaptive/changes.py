@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PROCESSORS = (8, 16, 32, 64)
 MEGABYTES = (1, 10)
-DATA = ("objects", "arrays")
+DATA = ("objects", "arrays", "constants")
 CYCLES = 5
 """Shrinking and growing back, so many times in each case."""
 WARM = 1
