@@ -12,9 +12,13 @@ needs() { # FILE PACKAGE
 
 needs /usr/bin/lmp lammps
 needs /usr/bin/gmx gromacs
+needs /usr/lib/python3/dist-packages/petsc4py.pth python3-petsc4py
+needs /usr/share/doc/python-petsc4py-doc/examples/demo/kspsolve python-petsc4py-doc
+needs /usr/lib/python3/dist-packages/mpi4py python3-mpi4py
 needs /usr/include/tbb/parallel_reduce.h libtbb-dev
 needs "/usr/lib/$(uname -m)-linux-gnu/libmpich.so.12" libmpich12
 command -v g++ >/dev/null || packages+=(g++)
+command -v patch >/dev/null || packages+=(patch)
 
 if ((${#packages[@]})); then
     if ((EUID == 0)) && command -v apt-get >/dev/null; then
