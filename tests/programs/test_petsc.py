@@ -27,14 +27,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "petsc4py.md"
 SOURCES = Path("/usr/share/doc/python-petsc4py-doc/examples/demo/kspsolve")
 DEBIAN = Path("/usr/lib/python3/dist-packages")
 LARGER = {
-    "petsc-mat.py": [("m, n  = 32, 32", "m, n  = 300, 300")],
+    "petsc-mat.py": [("m, n  = 32, 32", "m, n  = 200, 200")],
     "petsc-cg.py": [
         ("        i = i + 1\n", "        i = i + 1\n        norm = x.norm()\n"),
         ("    return i,", '    print("norm of the solution: %.15g" % norm)\n    return i,'),
     ],
-    "test_mat_cg.py": [("cg(A,b,x,100,1e-5)", "cg(A,b,x,5000,1e-13)")],
+    "test_mat_cg.py": [("cg(A,b,x,100,1e-5)", "cg(A,b,x,4000,0)")],
 }
-"""What is replaced in each file: a larger grid, a smaller residual, and the norm of the solution."""
+"""What is replaced in each file: a larger grid, more iterations, and the norm of the solution."""
 LEAST = 10
 """How often ranks have to have left in a storm."""
 
@@ -82,7 +82,7 @@ class Solver:
 
 
 def answer(program: Program) -> tuple[int, float]:
-    """Wait for the end of the solver; return its iterations and the norm of its solution, the same on all that print."""
+    """Wait for the end of the solver; return its iterations and the norm of its solution, which all ranks print."""
     assert program.wait() == 0, program.show()
     (norm,) = {float(value) for value in re.findall(r"norm of the solution: ([\d.]+)", program.out)}
     iterations = re.findall(r"iterations: (\d+)", program.out)
@@ -102,7 +102,9 @@ def test_its_ranks_leave_and_return(tmp_path: Path, start: Programs) -> None:
         program = solver.start(start, *agent.run("--job", "cg", "--"))
         storm(agent, program)
 
-        assert answer(program) == (pytest.approx(iterations, rel=0.02), pytest.approx(norm, rel=1e-9))
+        found = answer(program)
+        assert found[0] == iterations
+        assert found[1] == pytest.approx(norm, rel=1e-9)
         assert program.err == ""
         assert agent.log.count("action=rest") >= LEAST
         agent.assert_clean()
