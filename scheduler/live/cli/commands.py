@@ -43,6 +43,7 @@ from drom.scheduler.live.cluster.spec import (
     parse_amounts,
     parse_array,
     parse_class,
+    parse_contract,
     parse_dependencies,
     parse_features,
     parse_memory,
@@ -238,6 +239,12 @@ class SubmitOptions:
         help="Send a signal so many seconds (60) before the limit to its tasks, or with B: to the shell of its script.",
         parser=reader(optional(parse_notice, "")),
     )
+    contract: str = typer.Option(
+        "",
+        metavar="SOFT,HARD,PAYOFF[,PENALTY]",
+        help="What the job pays, under --policy payoff: all if it ends by SOFT, less until HARD, then the penalty.",
+        parser=reader(optional(parse_contract, "")),
+    )
     no_requeue: bool = typer.Option(False, "--no-requeue", help="Fail if a node is lost, instead of starting again.")
     hold: bool = typer.Option(False, "--hold", "-H", help="Do not start the job before drom hold --release.")
     count: int = typer.Option(1, min=1, max=10_000, help="Submit this many copies of the job.")
@@ -311,6 +318,7 @@ class SubmitOptions:
             array=self.array or "",
             saving=self.checkpoint if self.filler else "",
             signal=self.signal,
+            contract=self.contract,
         )
 
 

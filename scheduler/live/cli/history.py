@@ -90,6 +90,7 @@ COLUMNS = {
     "max_rss": _field("max_rss", lambda value, _: in_words(value)),
     "attempt": _field("attempt"),
     "status": _field("status"),
+    "paid": Column(lambda row: row.get("paid"), _plain),
     "reason": _field("reason"),
 }
 USUAL = ("job", "name", "user", "state", "ended", "wait", "time", "nodes", "core_hours", "reason")

@@ -117,7 +117,9 @@ def job(value: dict[str, Any]) -> list[str]:
 
 
 def _came_of(value: dict[str, Any]) -> Iterator[str]:
-    """Yield the nodes of a job and the resources that it used, once it is over."""
+    """Yield what a job has paid, its nodes, and the resources that it used, once it is over."""
+    if value.get("paid") is not None:
+        yield f"paid: {value['paid']:,}"
     if value["started"] is None or value["ended"] is None:
         return
     yield f"ran on: {', '.join(value['shares'])}"
@@ -154,8 +156,7 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
             yield f"{words} {cut_middle(','.join(spec[name]), 60)}"
     if spec["priority"]:
         yield f"priority {spec['priority']}"
-    if spec.get("signal"):
-        yield f"signal {spec['signal']}"
+    yield from (f"{name} {spec[name]}" for name in ("signal", "contract") if spec.get(name))
     if spec["after"]:
         yield cut_middle(", ".join(f"{kind}:{other}" for kind, other in spec["after"]), 60)
 

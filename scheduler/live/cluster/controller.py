@@ -74,7 +74,7 @@ class JobRequest(NamedTuple):
     MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds. A filler may be
     saved at any time, and goes on best on its `home` node. Under a policy of processors `nodes` are the most of these
     that a job can ever use; now it can use from `least` to `most`. Under one of whole nodes it can run on `least`
-    nodes (0: on no fewer than it asks for).
+    nodes (0: on no fewer than it asks for). `contract` is a row of `State.contracts`; empty: the job has none.
     """
 
     nodes: int
@@ -88,6 +88,7 @@ class JobRequest(NamedTuple):
     fills: bool = False
     home: int = NOBODY
     least: int = 0
+    contract: tuple[int, ...] = ()
 
 
 class Fault(NamedTuple):

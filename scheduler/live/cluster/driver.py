@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.cp.model import require
-from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.pool_controller import PoolController
 from drom.scheduler.live.cluster.resource_controller import ResourceController
@@ -39,7 +38,3 @@ def check(policy: Policy) -> None:
     """Raise SchedulerError for a policy that cannot decide on a live cluster, or without OR-tools for `cp`."""
     if policy.built_in == "cp":
         require()
-    if policy.built_in == "payoff":
-        raise SchedulerError(
-            "policy payoff needs contracts, which live jobs do not have: choose --policy equipartition."
-        )

@@ -16,7 +16,7 @@ from drom.scheduler.live.cluster.controller import ANYWHERE, JobRequest
 from drom.scheduler.live.cluster.dependencies import Dependencies
 from drom.scheduler.live.cluster.jobs import CANCELLED, CLASSES, PENDING, Job, Node
 from drom.scheduler.live.cluster.quotas import Turns
-from drom.scheduler.live.cluster.spec import array_of, without_environment
+from drom.scheduler.live.cluster.spec import array_of, contract_of, without_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,7 +250,9 @@ class JobQueue:
             return JobRequest(count, length, RIGID, job.priority, group, most, amounts, expected, fills, home)
         if state.policy.pooled:
             cls = MALLEABLE if job.spec.least < job.spec.most else RIGID
-            return JobRequest(job.spec.most, length, cls, job.priority, most=job.most, least=job.least)
+            contract = contract_of(job.spec.contract).since(job.submitted) if job.spec.contract else ()
+            request = JobRequest(job.spec.most, length, cls, job.priority, most=job.most, least=job.least)
+            return request._replace(contract=contract)
         cores = state.controller.cores if state.controller else 0
         if any(state.nodes[name].home for name in job.shares):  # others get no part of borrowed nodes
             return JobRequest(job.spec.nodes, length, RIGID, job.priority, group)

@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.interface import Ints
 
+NO_CONTRACT = (NEVER, NEVER, 0, 0)
+"""The row of a job without one, where others have contracts."""
+
 
 @dataclass(slots=True, eq=False)
 class _Job:
@@ -432,7 +435,9 @@ class PoolController:
         table = np.zeros((0, 2), np.int64)
         nodes = Nodes(np.zeros(count + 1, np.int64), nothing, table, table, up, np.zeros((0, len(up)), np.int64))
         at = np.arange(count)
-        contracts, rates = np.zeros((0, 4), np.int64), np.zeros((0, 0), np.int64)
+        has_contracts = any(job.request.contract for job in jobs)
+        terms = [job.request.contract or NO_CONTRACT for job in jobs] if has_contracts else []
+        contracts, rates = np.array(terms, np.int64).reshape(-1, len(NO_CONTRACT)), np.zeros((0, 0), np.int64)
         return State(now, free, 1, at[running:], at[:running], columns, nodes, self._speed, contracts, rates)
 
     def _allot(self, job: _Job | None, processors: int, now: int) -> int:

@@ -32,10 +32,14 @@ ELSEWHERE = {
 
 
 def refuse(spec: Spec, policy: Policy) -> None:
-    """Raise SchedulerError for a job with a range under a policy that has none."""
+    """Raise SchedulerError for a job with a range, or a contract, under a policy that has none."""
     if spec.min_nodes and policy.divides_nodes:
         leave_out = "leave out --min-nodes, or run the scheduler with --policy sd."
         msg = f"under policy {policy.name} no job leaves nodes: {leave_out}"
+        raise SchedulerError(msg)
+    if spec.contract:
+        leave_out = "leave out --contract, or run the scheduler with --policy payoff."
+        msg = f"policy {policy.name} does not go by contracts: {leave_out}"
         raise SchedulerError(msg)
     if spec.least or spec.most:
         msg = (

@@ -30,6 +30,8 @@ from drom.agent.text import (
 )
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.node_lists import MOST_NODES
+from drom.workloads.contracts import LARGEST as MOST_PAY
+from drom.workloads.contracts import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +92,8 @@ class Spec:
     it from `least` to `most` cores on any nodes. One of whole nodes may have it leave some, down to `min_nodes` (0: it
     keeps all). In a job that was accepted, `nodes` and `tasks` are 0 if its `ranks` tasks may be on any nodes. `array`
     are the indices of an array of jobs, as `parse_array` takes them; empty: it is a single job. `signal` is sent before
-    the limit, as `notice_of` takes it; empty: none is.
+    the limit, as `notice_of` takes it; empty: none is. `contract` is what its end pays, as `contract_of` takes it;
+    empty: it has none.
     """
 
     command: tuple[str, ...] = ()
@@ -129,6 +132,7 @@ class Spec:
     terminal: str = field(default="", repr=False)
     """Where the user's terminal is, to which the program is connected, with the secret that opens it; empty: none."""
     signal: str = ""
+    contract: str = ""
 
     @property
     def leaves_nodes(self) -> bool:
@@ -377,6 +381,7 @@ def _check_words(spec: Spec) -> None:
     given = [(name, path) for name, path in paths if path or name == "--output"]
     words = [("--array", spec.array, parse_array)] if spec.array else []
     words += [("--signal", spec.signal, parse_notice)] if spec.signal else []
+    words += [("--contract", spec.contract, parse_contract)] if spec.contract else []
     words += [("--class", spec.job_class, parse_class), *((*one, parse_pattern) for one in given)]
     for option, text, parse in words:
         try:
@@ -586,6 +591,45 @@ def notice_of(text: str) -> Notice:
 def parse_notice(text: str) -> str:
     """Return the text of a signal before a limit. Raises `WordError`."""
     notice_of(text)
+    return text
+
+
+class Contract(NamedTuple):
+    """What the end of a job pays: all until the soft deadline, linearly less until the hard one, the penalty after it.
+
+    Deadlines are in seconds after the submission, or of a clock.
+    """
+
+    soft: int
+    hard: int
+    payoff: int
+    penalty: int
+
+    def since(self, submitted: float) -> Contract:
+        """Return the contract with deadlines of the clock by which the job was submitted."""
+        return self._replace(soft=int(submitted) + self.soft, hard=int(submitted) + self.hard)
+
+
+@lru_cache(maxsize=1024)
+def contract_of(text: str) -> Contract:
+    """Return the contract in ``SOFT,HARD,PAYOFF`` or ``SOFT,HARD,PAYOFF,PENALTY``. Raises `WordError`."""
+    found = re.fullmatch(r"([^,]+),([^,]+),(\d{1,14})(?:,(\d{1,14}))?", text, re.ASCII)
+    if not found:
+        msg = f"{text[:40]!r} is no contract: write SOFT,HARD,PAYOFF,PENALTY, such as 1h,2h,100,50."
+        raise WordError(msg)
+    contract = Contract(parse_time(found[1]), parse_time(found[2]), int(found[3]), int(found[4] or 0))
+    if not contract.soft <= contract.hard <= LATEST:
+        msg = f"{text[:40]!r} has its deadlines in the wrong order, or after {duration(LATEST)}: write 1h,2h,100,50."
+        raise WordError(msg)
+    if max(contract.payoff, contract.penalty) > MOST_PAY:
+        msg = f"a job pays at most {MOST_PAY}: {text[:40]!r} is more. Choose a larger unit."
+        raise WordError(msg)
+    return contract
+
+
+def parse_contract(text: str) -> str:
+    """Return the text of a contract. Raises `WordError`."""
+    contract_of(text)
     return text
 
 

@@ -16,6 +16,7 @@ from drom.agent.text import LAST_MOMENT, cut_middle, duration, in_words
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live import accounting
 from drom.scheduler.live.cluster import admission, explain
+from drom.scheduler.live.cluster.contracts import paid
 from drom.scheduler.live.cluster.job_filter import JobRange, job_filter_of, ranges_of
 from drom.scheduler.live.cluster.jobs import FINAL, ON_NODES, PENDING, Job, Node
 from drom.scheduler.live.cluster.paging import PAGE, SCHEMA_VERSION, fill
@@ -387,6 +388,7 @@ class UserOrders:
             "status": job.status,
             "cpu_seconds": job.cpu_seconds,
             "max_rss": job.max_rss,
+            "paid": paid(job),
         }
 
     def _nodes(self, order: dict[str, Any], _: Caller) -> dict[str, object]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from drom.scheduler.engine.compiler import load_policy
-from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, NEVER, RIGID
-from drom.scheduler.live.cluster import driver
 from drom.scheduler.live.cluster.controller import JobRequest
 from drom.scheduler.live.cluster.pool_controller import PoolController
 from drom.scheduler.simulator.adaptive import PoolModel
 from drom.scheduler.simulator.simulation import Machine, Simulation
+from drom.workloads.contracts import Terms, draw_contracts
 
 from tests.support.schedules import workload
 
@@ -77,8 +76,12 @@ def check(here: PoolController, sizes: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("choices", [(), ("cost=20",)], ids=["free", "weighed"])
-def test_the_same_events_give_the_decisions_of_the_simulator(seed: int, choices: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("equipartition", ()), ("equipartition", ("cost=20",)), ("payoff", ())],
+    ids=["free", "weighed", "payoff"],
+)
+def test_the_same_events_give_the_decisions_of_the_simulator(seed: int, name: str, choices: tuple[str, ...]) -> None:
     """At each event every job has as many processors live as simulated; rigid, moldable and adaptive jobs are mixed."""
     rng, count, total = np.random.default_rng(seed), 60, sum(SIZES)
     sizes = rng.integers(1, total + 1, count)
@@ -87,16 +90,18 @@ def test_the_same_events_give_the_decisions_of_the_simulator(seed: int, choices:
         (int(at), int(s), int(s), int(n)) for at, s, n in zip(rng.integers(0, 3000, count), seconds, sizes, strict=True)
     ]
     classes = rng.choice((MALLEABLE, MALLEABLE, RIGID), count)
-    policy = load_policy("equipartition", choices)
-    # Weighed changes are judged by the time that a job takes with its most processors, as live jobs have no other size.
-    model = FREE if not choices else FREE._replace(maximum=1)
+    policy = load_policy(name, choices)
+    pays = draw_contracts(np.arange(count), seconds, sizes, Terms(penalty=0.5), seed)
+    terms = pays if name == "payoff" else None
+    # The time of a job is judged by what it takes with its most processors, as live jobs have no other size.
+    model = FREE._replace(maximum=1) if choices or terms else FREE
 
     def simulation() -> Simulation:
-        return Simulation.of(workload(rows), Machine(total), policy, classes, model)
+        return Simulation.of(workload(rows), Machine(total), policy, classes, model, contracts=terms)
 
     run, whole = simulation(), simulation()
     whole.run()
-    here, jobs = pool("equipartition", *choices), run.world.jobs
+    here, jobs = pool(name, *choices), run.world.jobs
     order, ends = whole.world.order, whole.world.end
     for now in sorted({*jobs.submit.tolist(), *ends.tolist()}):
         for job in sorted(np.flatnonzero(ends == now).tolist(), key=lambda job: int(order[job])):
@@ -104,7 +109,8 @@ def test_the_same_events_give_the_decisions_of_the_simulator(seed: int, choices:
         for job in np.flatnonzero(jobs.submit == now).tolist():
             least, most = int(jobs.least[job]), int(jobs.most[job])
             request = JobRequest(most, int(jobs.requested[job]), int(jobs.cls[job]), most=most, least=least)
-            here.submit(job, request, now)
+            contract = run.world.contracts[job].tolist() if terms else ()
+            here.submit(job, request._replace(contract=contract), now)
         here.turn(now)
         run.run(now)
 
@@ -267,8 +273,15 @@ def test_what_a_policy_does_wrong_is_skipped(tmp_path: Path) -> None:
     assert here.wake == 100 < NEVER
 
 
-def test_a_policy_that_needs_contracts_is_refused() -> None:
-    """Live jobs have none."""
-    with pytest.raises(SchedulerError, match=r"^policy payoff needs contracts, .*: choose --policy equipartition\.$"):
-        driver.check(load_policy("payoff"))
-    driver.check(EQUIPARTITION)
+def test_a_job_that_pays_more_a_second_overtakes() -> None:
+    """Under policy payoff the later of two waiting jobs starts first, and one without a contract last."""
+    here = pool("payoff", sizes=(4,))
+    for number, contract in enumerate([(10, 20, 1, 0), (), (10**4, 10**4, 100, 0), (10**4, 10**4, 900, 0)]):
+        here.submit(number, asked(4, 4)._replace(contract=contract), 0)
+    started = []
+    for now in range(0, 400, 100):
+        started += here.turn(now)
+        here.ended(started[-1], now + 100)
+
+    assert started[:2] == [3, 2]
+    assert sorted(started[2:]) == [0, 1]
