@@ -541,17 +541,20 @@ class JobExecutor(NoScheduler):
             return
         attempt.occupied = wanted.nodes
         attempt.vacates = not dict(zip(wanted.nodes, wanted.ranks, strict=True)).get(here)
-        attempt.vacated = None
+        attempt.wants, attempt.vacated = (0, 0), None  # what is there is reported again
 
     def _report_vacated(self, attempt: Attempt) -> None:
-        """Report that the ranks of an adaptive job have left this node, and then that all its processes have."""
+        """Report that no ranks of an adaptive job are on this node, and then, if it leaves it, that no process is."""
         job = self._node.jobs.get(attempt.name)
-        if not attempt.vacates or (job and job.present):
+        if not attempt.occupied:
             return
-        is_empty = attempt.start.mode == "hold" and not self._remote.steps.any_live(attempt)
-        report = protocol.Vacated(*attempt.key, is_empty)
+        if job and job.present:
+            attempt.vacated = None
+            return
+        holds = attempt.vacates and attempt.start.mode == "hold"
+        report = protocol.Vacated(*attempt.key, holds and not self._remote.steps.any_live(attempt))
         if report != attempt.vacated:
-            attempt.vacated = report
+            attempt.wants, attempt.vacated = (0, 0), report
             self._log_reason(report)
 
     def _order(self, attempt: Attempt, cores: int, now: float) -> None:

@@ -351,7 +351,10 @@ class NotResized:
 
 @dataclass(frozen=True, slots=True)
 class Vacated:
-    """No rank of an adaptive job is on the node after an `Occupy` without it; with `is_empty`, no process either."""
+    """No rank of an adaptive job is on the node after an `Occupy`.
+
+    With `is_empty` this was one without the node, and no process of the job is left there either.
+    """
 
     job: int = field(metadata=_is(_ID))
     attempt: int = field(metadata=_is(_ID))

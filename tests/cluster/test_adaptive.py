@@ -14,6 +14,7 @@ from drom.scheduler.testbed.cluster import HEAD
 
 from tests.cluster.adaptive_jobs import EACH, LONG, OPEN_MPI, WHEEL, await_cores, end, start
 from tests.cluster.rig import RealRig, rig
+from tests.support import native_build
 from tests.support.agents import wait_until
 from tests.support.example_programs import SOURCES
 
@@ -136,6 +137,20 @@ def test_a_drained_node_is_left_and_comes_back(here: Rig, folder: Path, times: i
     end(here, number)
 
 
+def test_a_node_drained_before_its_ranks_begin_is_left_once_they_have(here: Rig, folder: Path) -> None:
+    """A job whose node is drained while it starts leaves the node, and comes back to it."""
+    for _ in range(4):
+        number = submit(here, folder, 2, 8, mpi=WHEEL)
+        here.await_state(number, "running")
+        here.ask("drain", node="n3", reason="repair")
+        here.await_held(number, {"n1": 2, "n2": 2, "n4": 2})
+        wait_until(lambda: on(here, "n3") == [], lambda: f"{on(here, 'n3')}\n{here.said(HEAD)}")
+        here.ask("drain", node="n3", reason="")
+        here.await_held(number, ALL)
+        end(here, number)
+        (here.work / "stop").unlink()
+
+
 def test_a_node_on_which_no_ranks_come_is_given_back(tmp_path: Path, folder: Path) -> None:
     """A job whose mpirun does not answer holds the cores of the node that it comes back to for a bounded time."""
     with rig(tmp_path / "c", "--policy", "equipartition", "--spawn-within", "2", nodes=2, cores=1) as here:
@@ -154,21 +169,56 @@ def test_a_node_on_which_no_ranks_come_is_given_back(tmp_path: Path, folder: Pat
         assert (here.job(number)["state"], here.job(number)["sizes"]) == ("running", {"n1": 1, "n2": 0})
 
 
-def test_ranks_that_come_while_there_is_no_scheduler_stay(tmp_path: Path, folder: Path) -> None:
-    """Agents report ranks to the next scheduler, which does not take their node back."""
-    with rig(tmp_path / "c", "--policy", "equipartition", "--spawn-within", "5", nodes=2, cores=1) as here:
+def test_ranks_that_hang_as_they_begin_hold_no_core(tmp_path: Path) -> None:
+    """A job gives back the cores of ranks that do not report in time, and releases them if they do that later."""
+    options = ("--policy", "equipartition", "--spawn-within", "2")
+    with rig(tmp_path / "c", *options, nodes=2, cores=1) as here:
+        number, gate = submit(here, tmp_path, 1, 2, mpi=WHEEL), here.work / "gate"
+
+        def left() -> int:
+            return [entry["what"] for entry in here.job(number)["history"]].count("left")
+
+        wait_until(lambda: "begins 2" in here.output(number), lambda: here.output(number))
+        here.ask("drain", node="n2", reason="repair")
+        wait_until(lambda: on(here, "n2") == [], lambda: on(here, "n2"))
+        program = WHEEL.compile(native_build.SOURCES / "adaptive.c", tmp_path)
+        program.rename(tmp_path / "original")
+        waits = f'#!/bin/sh\nwhile [ ! -e {gate} ]; do sleep 0.1; done\nexec {tmp_path}/original "$@"\n'
+        program.write_text(waits, encoding="utf-8")
+        program.chmod(0o755)
+        here.ask("drain", node="n2", reason="")
+        here.await_said(HEAD, "event=ranks_missing")
+
+        other = sleeper(here, 1)
+        here.await_state(other, "running")
+        assert here.held(other) == {"n2": 1}
+        assert "Its ranks did not come on n2" in str(here.job(number)["explanation"])
+        gate.touch()
+        wait_until(lambda: left() == 2, lambda: f"{here.job(number)}\n{here.output(number)}")
+        end(here, number)
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+def test_ranks_that_come_while_the_scheduler_dies_stay(tmp_path: Path, folder: Path, comes: str) -> None:
+    """Ranks that come before or after the next scheduler begins keep the cores of their node."""
+    with rig(tmp_path / "c", "--policy", "equipartition", "--spawn-within", "30", nodes=2, cores=1) as here:
         number = submit(here, folder, 1, 2, mpi=WHEEL)
-        here.await_held(number, {"n1": 1, "n2": 1})
         wait_until(lambda: "begins 2" in here.output(number), lambda: here.output(number))
         here.ask("drain", node="n2", reason="repair")
         here.await_held(number, {"n1": 1})
         here.ask("drain", node="n2", reason="")
-        wait_until(lambda: here.job(number)["sizes"]["n2"], lambda: here.job(number))
+        if comes == "before":
+            wait_until(lambda: here.said("n2").count("event=arrived") == 2, lambda: here.said("n2"))
+        else:
+            wait_until(lambda: here.job(number)["sizes"]["n2"], lambda: here.job(number))
         assert here.scheduler
         here.scheduler.end(signal.SIGKILL)
-        here.await_held(number, {"n1": 1, "n2": 1})
+        if comes == "before":
+            here.await_held(number, {"n1": 1, "n2": 1})
         here.start_scheduler()
         here.await_nodes(up=here.names)
+
+        here.await_held(number, {"n1": 1, "n2": 1})
         awaits = "waits for its ranks on n2"
         wait_until(lambda: awaits not in str(here.job(number)), lambda: here.job(number))
         end(here, number)

@@ -88,6 +88,8 @@ class FakeNode:
     """Whether ranks of adaptive jobs begin here when they are ordered to."""
     wants: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """The fewest and most cores that ranks report when they begin, by attempt; others report a minimum of 1."""
+    ranks: set[tuple[int, int]] = field(default_factory=set)
+    """The adaptive attempts whose ranks are here."""
 
     def hello(self) -> say.Hello:
         """Say who it is."""
@@ -117,6 +119,7 @@ class FakeNode:
             self.welcome = isinstance(message, say.Welcome)
             over = [key for key, known in self.known.items() if known.state == "ended"]
             self.outbox.extend(self._ended(key) for key in over if self.welcome)
+            self.outbox.extend(self._wants(key) for key in self.ranks & self.running.keys() if self.welcome)
         elif isinstance(message, say.Start):
             self._start(message)
         elif isinstance(message, say.Offer):
@@ -154,6 +157,9 @@ class FakeNode:
                 self.images[message.job] = message.image, work or 0
         runs = self.known[key].state == "running"
         self.outbox.append(say.Started(*key, 1, self.clock()) if runs else self._ended(key))
+        if runs and message.rests and self.can_spawn:
+            self.ranks.add(key)
+            self.outbox.append(self._wants(key))
 
     def _restored(self, message: say.Start) -> int | None:
         """Return the work that is done when a job starts; None if its image cannot be had."""
@@ -191,13 +197,21 @@ class FakeNode:
         self.end(key, 0)
 
     def _occupy(self, message: say.Occupy) -> None:
-        """Spawn the ranks of an adaptive job, or release them if it is to have none here."""
+        """Spawn the ranks of an adaptive job, or release them if it is to have none here; say which are here."""
         key = message.job, message.attempt
-        ranks = dict(zip(message.nodes, message.ranks, strict=True))
-        if self.can_spawn and key in self.running and ranks.get(self.name):
-            self.outbox.append(say.Wants(*key, *self.wants.get(key, (1, 0))))
-        if self.can_release and key in self.running and not ranks.get(self.name):
-            self.outbox.append(say.Vacated(*key, key not in self.begun))
+        if key not in self.running:
+            return
+        is_wanted = bool(dict(zip(message.nodes, message.ranks, strict=True)).get(self.name))
+        if is_wanted and self.can_spawn:
+            self.ranks.add(key)
+        elif not is_wanted and self.can_release:
+            self.ranks.discard(key)
+        is_empty = not is_wanted and self.can_release and key not in self.begun
+        self.outbox.append(self._wants(key) if key in self.ranks else say.Vacated(*key, is_empty))
+
+    def _wants(self, key: tuple[int, int]) -> say.Wants:
+        """Say how many cores the ranks of an attempt need and can use."""
+        return say.Wants(*key, *self.wants.get(key, (1, 0)))
 
     def _ended(self, key: tuple[int, int]) -> say.Ended:
         """Say how an attempt has ended."""
@@ -231,6 +245,7 @@ class FakeNode:
         one = self.known[key]
         if one.state == "running":
             one.state, one.status, one.ended = "ended", status, self.clock()
+            self.ranks.discard(key)
             self.outbox.append(self._ended(key))
 
     def follow(self, key: tuple[int, int], *, obeys: bool = True) -> None:

@@ -399,7 +399,7 @@ class Executions:
     def _back_to_queue(self, job: Job, reason: str, now: float) -> None:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
         self._placements.clear(job)
-        job.shares, job.ranks, job.wants, job.awaited, job.devices = {}, {}, [], {}, {}
+        job.shares, job.ranks, job.wants, job.awaited, job.leaving, job.devices = {}, {}, [], {}, [], {}
         job.limit = self._state.settings.limit(job.spec.time) - int(job.ran)
         self._outbox.record(job, now, "requeued", reason=reason)
 

@@ -303,12 +303,14 @@ def _leaving(part: Placement) -> str:
     name = part.node.name
     if not part.job.ranks:
         return f"job {part.job.number} runs on {name} until it ends"
-    if part.vacated:
+    if not part.job.ranks[name] and part.has_ranks is False:
         return f"no rank of job {part.job.number} is on {name}, and what its MPI library keeps there ends with the job"
     if part.planned:
         return f"job {part.job.number} stays on {name}, as the minima of all jobs do not fit on the other nodes"
-    if part.held:
-        return f"job {part.job.number} leaves {name} once it has cores elsewhere"
+    begins = name != part.job.launcher and part.job.ranks[name] and not part.has_ranks
+    if part.held or begins:
+        once = "it has cores elsewhere" if part.held else "its ranks there have begun"
+        return f"job {part.job.number} leaves {name} once {once}"
     rest = f"the ranks of job {part.job.number} on {name} rest"
     if name == part.job.launcher:
         return f"{rest} until it ends, as mpirun does, which has started it there"

@@ -52,8 +52,9 @@ class Job:
     an `index`, and `array` is the number of the array's first job. `notified` says whether this attempt was sent the
     signal that it asked for before its limit. `ranks` are the tasks that it is to have by node, if they may be more
     than its cores (0: they leave the node or have left it), and `wants` the fewest and most cores that its programs
-    report that they can use; empty: as it was submitted. `awaited` are the nodes that it has joined since its start and
-    whose ranks have not reported yet, with the time by which they must (0: they did not, so it joins no more nodes).
+    report that they can use; empty: as it was submitted. `awaited` are the nodes to which ranks are to come after its
+    start, and from which these have not reported yet, with the time by which they must (0: they did not, so it joins no
+    more nodes). `leaving` are the nodes on which what kept it there was ended, after its ranks had left.
 
     A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
     its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.
@@ -93,6 +94,7 @@ class Job:
     ranks: dict[str, int] = field(default_factory=dict)
     wants: list[int] = field(default_factory=list)
     awaited: dict[str, float] = field(default_factory=dict)
+    leaving: list[str] = field(default_factory=list)
 
     @property
     def least(self) -> int:

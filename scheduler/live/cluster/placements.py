@@ -46,10 +46,8 @@ class Placement:
     refused: int | None = None
     pause: float = 0.0
     again: float = 0.0
-    vacated: bool = False
-    """Whether its ranks have left the node, as they were ordered to."""
-    leaves: bool = False
-    """Whether what keeps it on the node was ended after that."""
+    has_ranks: bool | None = None
+    """Whether its ranks have reported from the node, and have not left it since (None: this is not known)."""
 
     @property
     def held(self) -> int:

@@ -4,7 +4,7 @@
 A job whose ranks on a drained node have no cores any more is ordered to release them. Once its agent reports that
 nothing of the job is left there, the job leaves the node. A job that has done that can spawn ranks, and joins nodes
 later, where the policy gives it cores. If its ranks do not report there in time, it gives that node back and joins no
-other: its MPI library could not spawn them.
+other: its MPI library could not spawn them, or they hang.
 """
 
 from __future__ import annotations
@@ -81,18 +81,22 @@ class Ranks:
                 job.shares[name] = 0
 
     def _vacate(self, job: Job, controller: PoolController, now: float) -> None:
-        """Release the ranks without cores on drained nodes, and keep those that are still there once these are not.
+        """Release the ranks without cores on drained nodes, and have them stay or come again on others.
 
-        On its first node a job has mpirun, which stays, and its ranks rest.
+        Ranks that have not begun are not released: MPI would end the job. On its first node a job has mpirun, which
+        stays, and its ranks rest.
         """
         before, ranks = dict(job.ranks), controller.ranks_of(job.number)
         for part in self._placements.of(job.number):
-            if part.node.name == job.launcher:
-                continue
             name, index, is_idle = part.node.name, part.node.index, not (part.held or part.planned)
-            if part.node.drained and part.state == STARTED and is_idle and controller.can_leave(job.number, index):
-                job.ranks[name] = 0
-            elif not part.node.drained and not part.leaves and index in ranks:
+            if name == job.launcher or name in job.leaving:
+                continue
+            if part.node.drained:
+                if part.has_ranks and is_idle and controller.can_leave(job.number, index):
+                    job.ranks[name] = 0
+            elif index in ranks:
+                if not job.ranks[name]:
+                    job.awaited[name] = now + self._state.settings.spawn_within
                 job.ranks[name] = ranks[index]
         for name in job.ranks:
             if job.ranks[name] != before[name]:
@@ -131,20 +135,30 @@ class Ranks:
 
     def reported(self, part: Placement) -> None:
         """Record that the ranks of a job on a node have reported."""
+        part.has_ranks = True
         if part.job.awaited.get(part.node.name):
             del part.job.awaited[part.node.name]
             self._outbox.save(part.job)
 
     def vacated(self, part: Placement, message: say.Vacated, now: float) -> None:
-        """Record that the ranks of a job have left a node; end what keeps the job there if nothing else is left."""
+        """Record that no ranks of a job are on a node. If it is to leave the node, end what keeps it there.
+
+        Ranks that are to be there are awaited.
+        """
         job, name = part.job, part.node.name
-        if job.ranks.get(name) != 0 or job.verdict:
+        if name not in job.ranks or name == job.launcher or job.verdict:
             return
-        if not part.vacated:
-            part.vacated = True
+        had_ranks, part.has_ranks = part.has_ranks, False
+        if job.ranks[name]:
+            job.awaited.setdefault(name, now + self._state.settings.spawn_within)
+            self._outbox.save(job)
+            return
+        if had_ranks is not False:
             self._outbox.record(job, now, "vacated", node=name)
         if message.is_empty:
-            part.leaves = True
+            if name not in job.leaving:
+                job.leaving.append(name)
+                self._outbox.save(job)
             self._outbox.send(name, say.Signal(job.number, job.attempt, signal.SIGKILL, None))
 
     def may_leave(self, part: Placement) -> bool:
@@ -159,6 +173,8 @@ class Ranks:
         job, name = part.job, part.node.name
         self._placements.leave(part)
         job.ranks[name] = job.shares[name] = 0
+        if name in job.leaving:
+            job.leaving.remove(name)
         if job.awaited.get(name):
             del job.awaited[name]
         if self._state.controller:

@@ -138,6 +138,69 @@ def test_the_next_scheduler_completes_a_drain(here: FakeCluster, when: str) -> N
     assert again.shares == {"n0": 4, "n1": 4, "n2": 4}
 
 
+def test_ranks_that_have_not_begun_are_not_released(here: FakeCluster) -> None:
+    """A job leaves a node that was drained while it started once its ranks there have begun, and says that it waits."""
+    here.nodes["n2"].can_spawn = False
+    job = submitted(here, least=2, most=12)
+    drain(here, "n2")
+    assert (job.shares["n2"], job.ranks["n2"], job.left) == (0, 4, ["n0", "n1", "n2"])
+    assert f"Job {job.number} leaves n2 once its ranks there have begun." in said(here, job)
+
+    here.nodes["n2"].outbox.append(say.Wants(job.number, 1, 1, 0))
+    here.settle()
+    assert (job.ranks["n2"], job.left) == (0, ["n0", "n1"])
+
+
+def test_a_job_that_leaves_a_node_leaves_it_although_the_scheduler_dies(here: FakeCluster) -> None:
+    """The next scheduler takes what was ended on a node that is not drained any more for a part that has left."""
+    job = submitted(here, least=2, most=12)
+    here.cluster.members.drain("n2", "repair")
+    while not job.leaving:
+        here.turn()
+        for node in here.nodes.values():
+            node.read_all()
+            node.work(ends=False)
+            while node.outbox and not job.leaving:
+                here.hear(node)
+    here.cluster.members.drain("n2", "")
+    here.send()
+    here.nodes["n2"].read_all()
+    assert not here.nodes["n2"].running
+    here.crash()
+    here.settle()
+    here.check()
+
+    again = here.cluster.jobs[job.number]
+    assert (again.state, again.attempt, again.left) == ("running", 1, ["n0", "n1", "n2"])
+    assert (again.shares["n2"], again.leaving, again.awaited) == (4, [], {})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ranks_that_are_to_come_again_are_awaited(here: FakeCluster, when: str) -> None:
+    """Ranks that have left a node, before or after it is drained no more, report there in time or give it back."""
+    here.nodes["n2"].can_release = False
+    job = submitted(here, least=2, most=12, time=3600)
+    drain(here, "n2")
+    here.nodes["n2"].can_spawn = False
+    gone = say.Vacated(job.number, 1, is_empty=False)
+    if when == "before":
+        here.nodes["n2"].ranks.clear()
+        here.nodes["n2"].outbox.append(gone)
+        here.settle()
+    drain(here, "n2", "")
+    if when == "after":
+        assert job.awaited == {}
+        here.nodes["n2"].ranks.clear()
+        here.nodes["n2"].outbox.append(gone)
+        here.settle()
+    assert (job.ranks["n2"], list(job.awaited)) == (4, ["n2"])
+
+    here.turn(SETTINGS.spawn_within)
+    here.settle()
+    here.check()
+    assert (job.state, job.shares, job.awaited) == ("running", {"n0": 4, "n1": 4, "n2": 0}, {"n2": 0})
+
+
 def test_a_node_that_is_busy_is_not_joined_yet(here: FakeCluster) -> None:
     """A job that a node cannot take back runs on elsewhere, and is taken back later."""
     job = submitted(here, least=2, most=12)
