@@ -64,6 +64,8 @@ class Executions:
         """Fillers that start once another node has offered their image, with the time at which it was asked."""
         self._faults: list[Fault] = []
         """Decisions of the policy that could not be carried out and that were reported in the log."""
+        self._orphans: set[int] = set()
+        """The jobs that have left their first nodes, and were killed on the others for that."""
 
     def known_rates(self, number: int) -> dict[int, float]:
         """Return the measured work per second of a running job, by its cores on each node, as far as it is known."""
@@ -346,9 +348,12 @@ class Executions:
             self._outbox.record(job, now, "ending", verdict=job.verdict)
         if job.left:
             self.survivors.ends(job.number, now)
-        if begins or job.launcher not in job.left:
+        is_orphan = job.launcher not in job.left
+        if begins or (is_orphan and job.number not in self._orphans):  # not again at the report of each node
             for name in job.left:
                 self.kill(name, job)
+        if is_orphan:
+            self._orphans.add(job.number)
         if not job.left:
             self._left_all(job, now)
 
@@ -382,6 +387,7 @@ class Executions:
             controller.ended(job.number, int(now))
         self.rates.pop(job.number, None)
         self.offers.pop(job.number, None)
+        self._orphans.discard(job.number)
         self._queue.has_left(job)
         self.survivors.has_ended(job.number)
         if job.verdict == REQUEUE:

@@ -366,6 +366,27 @@ def test_a_job_that_ends_at_its_limit_says_so(tmp_path: Path, *, stubborn: bool,
     here.store.close()
 
 
+def test_each_node_of_a_job_is_told_once_that_its_first_node_has_left(tmp_path: Path) -> None:
+    """A job of n nodes ends with n - 1 signals, whenever the nodes report."""
+    here = FakeCluster(tmp_path, load_policy("easy"), 6)
+    here.settle()
+    job = here.submit(spec(6))
+    assert job
+    here.settle()
+    first, *others = (here.nodes[name] for name in job.left)
+    first.end((job.number, 1), 0)
+    here.hear(first)
+    killed = []
+    for node in others:
+        killed += [(node.name, one) for one in node.inbox if isinstance(one, say.Signal)]
+        node.read_all()
+        here.hear(node)
+
+    assert killed == [(node.name, say.Signal(job.number, 1, signal.SIGKILL, None)) for node in others]
+    assert job.state == "completed"
+    here.store.close()
+
+
 def test_a_job_that_is_ended_says_by_whom(tmp_path: Path) -> None:
     """What is left of one whose first node has been left is killed, whatever the reason was."""
     here = FakeCluster(tmp_path, load_policy("easy"), 2)
