@@ -142,7 +142,8 @@ class Containers:
             detach_below(path)
         if below(made) or below(state):
             return  # runc would empty what is mounted there
-        self._call("delete", "--force", name)
+        if state.exists():
+            self._call("delete", "--force", name)
         for path in (made / "rootfs", made, state):
             remove_folder(path)
 

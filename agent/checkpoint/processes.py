@@ -49,7 +49,7 @@ class Processes:
         return [*self._criu("restore", folder), "--restore-detached"]
 
     def _criu(self, action: str, folder: Path) -> tuple[str, ...]:
-        files = ("-D", str(folder), "-o", f"{action}.log", "--action-script", self._tools.commit)
+        files = ("-D", str(folder), "-o", f"{action}.log")
         options = ("--manage-cgroups=ignore", "--file-locks", "--cpu-cap=ins")
         return (self._tools.criu, action, "--no-default-config", "-v1", *files, *options)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CRIU and runc: where they are, and how they are run for one image.
 
-Both ways use the script `criu`, which limits the size of files, and have CRIU call the script `commit` twice. When an
+Both ways use the script `criu`, which limits the size of files, and have CRIU call the script `commit`. When an
 image is complete and the processes still stand, it writes the image through to the disk and makes it whole; if that
 fails, the processes go on, otherwise CRIU ends them. When all processes are restored and before they go on, it makes
 the image restored.
@@ -41,8 +41,8 @@ trap '' XFSZ
 [ -z "$DROM_IMAGE_BLOCKS" ] || ulimit -f "$DROM_IMAGE_BLOCKS"
 # The lock is open as standard input. What CRIU restores must not inherit it, but runc or this script holds it.
 # Packets are not blocked: no job with a TCP connection is saved, and a killed CRIU would leave its rules on the node.
-# CRIU 4.1 crashes if this option is in its file.
-set -- "$@" --network-lock=skip
+# CRIU 4.1 crashes if this option is in its file, and would call a script that is there twice.
+set -- "$@" --network-lock=skip --action-script={commit}
 [ "$1" = swrk ] && exec {criu} "$@" </dev/null # runc moves this very process into the container's control group
 {criu} "$@" </dev/null
 exit $?
@@ -50,22 +50,21 @@ exit $?
 _COMMIT = """\
 #!/bin/sh
 case $CRTOOLS_SCRIPT_ACTION in
-post-dump | pre-resume) image=$(readlink "$CRTOOLS_IMAGE_DIR") || exit 1 ;;
+post-dump | pre-resume) cd -P "$CRTOOLS_IMAGE_DIR" && image=$PWD || exit 1 ;;
 *) exit 0 ;;
 esac
-case $CRTOOLS_SCRIPT_ACTION:$image in # runc has CRIU call this twice
+case $CRTOOLS_SCRIPT_ACTION:$image in
 post-dump:*.new)
-    size=$(du -sb "$image") && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
-    [ ! -e "$image/abandoned" ] || exit 1
-    sync "$image"/* && sync "$image" && mv -T "$image" "${image%.new}" && sync "${image%/*}"
+    size=$(du -sb .) && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
+    [ ! -e abandoned ] || exit 1
+    sync ./* . && mv -T "$image" "${image%.new}" && sync "${image%/*}"
     ;;
 pre-resume:*.restoring)
-    echo "$CRTOOLS_INIT_PID" >"$image/pid" && mv -T "$image" "${image%.restoring}.restored"
+    echo "$CRTOOLS_INIT_PID" >pid && mv -T "$image" "${image%.restoring}.restored"
     ;;
 esac
 """
 _CONF = """\
-action-script {commit}
 ghost-limit {ghost}
 cpu-cap ins
 """
@@ -153,9 +152,9 @@ def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
     tools = Tools(folder.absolute(), _program(runc))
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        _write(tools.criu, _CRIU.format(criu=shlex.quote(path)), 0o700)
+        _write(tools.criu, _CRIU.format(criu=shlex.quote(path), commit=shlex.quote(tools.commit)), 0o700)
         _write(tools.commit, _COMMIT, 0o700)
-        _write(tools.conf, _CONF.format(commit=tools.commit, ghost=GHOST_LIMIT), 0o600)
+        _write(tools.conf, _CONF.format(ghost=GHOST_LIMIT), 0o600)
     except OSError as error:
         msg = f"cannot write below {folder}: {error.strerror}."
         raise CheckpointError(msg) from error
