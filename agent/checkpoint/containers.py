@@ -63,9 +63,17 @@ class Containers:
         return int(pid_file.read_text(encoding="ascii"))
 
     def dump(self, image: Image, folder: Path) -> list[str]:
-        """Return the command that saves a container."""
+        """Freeze a container and return the command that saves it.
+
+        CRIU would freeze it too, but look again for the end of that only after 100 ms.
+        """
+        _set_frozen(self.name(image.job), frozen=True)
         options = ("--image-path", str(folder), "--work-path", str(folder), "--file-locks")
         return [*self._runc, "--log", str(folder / "runc.log"), "checkpoint", *options, self.name(image.job)]
+
+    def thaw(self, image: Image) -> None:
+        """Thaw a container that was not saved."""
+        thaw(self.name(image.job))
 
     def restore(self, image: Image, folder: Path) -> list[str]:
         """Return the command that restores a container. Raises `CheckpointError` if this node lacks its folders."""
@@ -165,9 +173,15 @@ def is_in(pid: int, name: str) -> bool:
 
 
 def thaw(name: str) -> None:
-    """Thaw a container that CRIU left frozen when it was killed, so that its processes can run, or end if killed."""
-    with contextlib.suppress(OSError):  # with control groups of version 2 frozen processes can be killed
-        (_GROUPS / "freezer" / name / "freezer.state").write_text("THAWED", encoding="ascii")
+    """Thaw a container that was frozen for a save, so that its processes can run, or end if killed."""
+    _set_frozen(name, frozen=False)
+
+
+def _set_frozen(name: str, *, frozen: bool) -> None:
+    """Freeze or thaw the control group of a container, if it exists, in version 1 or 2 of control groups."""
+    for path, states in (("freezer/{}/freezer.state", ("THAWED", "FROZEN")), ("{}/cgroup.freeze", ("0", "1"))):
+        with contextlib.suppress(OSError):
+            (_GROUPS / path.format(name)).write_text(states[frozen], encoding="ascii")
 
 
 def _kill_group(name: str) -> None:

@@ -44,6 +44,9 @@ class Processes:
                 raise CheckpointError(msg)
         return [*self._criu("dump", folder), "--tree", str(image.pid), "--ghost-limit", str(GHOST_LIMIT)]
 
+    def thaw(self, image: Image) -> None:
+        """Do nothing: CRIU itself lets processes go on that it has not saved."""
+
     def restore(self, image: Image, folder: Path) -> list[str]:  # noqa: ARG002 - as of the other way
         """Return the command that restores a job."""
         return [*self._criu("restore", folder), "--restore-detached"]

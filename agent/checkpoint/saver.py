@@ -58,6 +58,9 @@ class Way(Protocol):
     def dump(self, image: Image, folder: Path) -> list[str]:
         """Return the command that saves a job in a folder and ends its processes."""
 
+    def thaw(self, image: Image) -> None:
+        """Thaw a job that was not saved."""
+
     def restore(self, image: Image, folder: Path) -> list[str]:
         """Return the command that restores a job."""
 
@@ -86,7 +89,7 @@ class Saver:
             try:
                 process = self._tools.start(way.dump(entry.image, entry.path), entry.lock, entry.image.reserved)
             except CheckpointError:
-                entry.remove()
+                self._discard(entry)
                 raise
             in_time = limit.await_end(process)
             completes = _has_failed_cleanly(entry) if in_time else _abandon(entry, process)
@@ -153,7 +156,7 @@ class Saver:
 
     def _settle(self, entry: Entry) -> None:
         if entry.state == NEW:
-            entry.remove()
+            self._discard(entry)
         elif entry.state in (RESTORING, RESTORED):
             self._settle_restore(entry)
 
@@ -176,7 +179,7 @@ class Saver:
                     self._clean(entry, boot, since)
         for entry in self._store.take_unlocked():
             if entry.state == NEW:
-                entry.remove()
+                self._discard(entry)
             elif entry.state == WHOLE:
                 self._settle_save(entry, ended=(entry.path / "stats-dump").exists())
             elif entry.state == RESTORING:
@@ -185,9 +188,15 @@ class Saver:
     def _settle_save(self, entry: Entry, *, ended: bool) -> None:
         """Remove an incomplete image, or that of a job that still runs. `ended`: CRIU has ended the processes."""
         if entry.state == NEW or not (ended or _has_ended(entry.image)):
-            entry.remove()
+            self._discard(entry)
         elif not ended:
             self._clean(entry, entry.image.boot, entry.image.start_time)
+
+    def _discard(self, entry: Entry) -> None:
+        """Remove the image of a job that was not saved, and let the job go on."""
+        if way := self._ways.get(entry.image.way):
+            way.thaw(entry.image)
+        entry.remove()
 
     def _settle_restore(self, entry: Entry) -> None:
         """Make the image of a job that was not resumed available again."""
