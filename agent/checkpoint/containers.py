@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drom.agent.checkpoint import bundle, faults
+from drom.agent.checkpoint import bundle, faults, freezer
 from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.images import CheckpointError, CrashedError
 from drom.agent.checkpoint.processes import kill
@@ -63,17 +63,14 @@ class Containers:
         return int(pid_file.read_text(encoding="ascii"))
 
     def dump(self, image: Image, folder: Path) -> list[str]:
-        """Freeze a container and return the command that saves it.
-
-        CRIU would freeze it too, but look again for the end of that only after 100 ms.
-        """
-        _set_frozen(self.name(image.job), frozen=True)
+        """Freeze a container, and return the command that saves it."""
+        freezer.freeze(self.name(image.job))
         options = ("--image-path", str(folder), "--work-path", str(folder), "--file-locks")
         return [*self._runc, "--log", str(folder / "runc.log"), "checkpoint", *options, self.name(image.job)]
 
     def thaw(self, image: Image) -> None:
         """Thaw a container that was not saved."""
-        thaw(self.name(image.job))
+        freezer.thaw(self.name(image.job))
 
     def restore(self, image: Image, folder: Path) -> list[str]:
         """Return the command that restores a container. Raises `CheckpointError` if this node lacks its folders."""
@@ -172,21 +169,9 @@ def is_in(pid: int, name: str) -> bool:
     return f"/{name}\n".encode() in (proc.read(f"/proc/{pid}/cgroup") or b"")
 
 
-def thaw(name: str) -> None:
-    """Thaw a container that was frozen for a save, so that its processes can run, or end if killed."""
-    _set_frozen(name, frozen=False)
-
-
-def _set_frozen(name: str, *, frozen: bool) -> None:
-    """Freeze or thaw the control group of a container, if it exists, in version 1 or 2 of control groups."""
-    for path, states in (("freezer/{}/freezer.state", ("THAWED", "FROZEN")), ("{}/cgroup.freeze", ("0", "1"))):
-        with contextlib.suppress(OSError):
-            (_GROUPS / path.format(name)).write_text(states[frozen], encoding="ascii")
-
-
 def _kill_group(name: str) -> None:
     """Kill and reap the processes of a container's control group, and remove it."""
-    thaw(name)
+    freezer.thaw(name)
     stats = {pid: stat for pid in proc.numbers("/proc") if is_in(pid, name) and (stat := proc.read_stat(pid))}
     # The first process comes first: all others end with it.
     for start_time, pid in sorted((stat.start_time, pid) for pid, stat in stats.items()):

@@ -17,8 +17,8 @@ import subprocess
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from drom.agent.checkpoint import program, tools
-from drom.agent.checkpoint.containers import Containers, is_in, name_of, thaw
+from drom.agent.checkpoint import freezer, program, tools
+from drom.agent.checkpoint.containers import Containers, is_in, name_of
 from drom.agent.checkpoint.images import REMOVED, WHOLE, CheckpointError, Quota
 from drom.agent.checkpoint.store import TOOLS, ImageStore
 from drom.agent.execution import filler, launch
@@ -194,7 +194,7 @@ class Fillers:
 
     def thaw(self, attempt: Attempt) -> None:
         """Thaw the processes of an attempt that were killed during a save, so that they can end."""
-        thaw(name_of(self._site.tools.folder, attempt.start.job))
+        freezer.thaw(name_of(self._site.tools.folder, attempt.start.job))
 
     def settled(self, attempt: Attempt) -> bool:
         """Return whether nothing is left to be done for an attempt without processes; if not, have it done."""

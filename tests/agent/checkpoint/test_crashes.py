@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.agent.checkpoint import freezer
 from drom.agent.checkpoint import saver as saver_module
 from drom.agent.checkpoint.containers import Containers
 from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, CrashedError
@@ -149,23 +150,16 @@ def test_a_save_is_killed_before_the_dump(here: Node, way: str, counting: Counti
     assert one_job_is_left(here, counting) == (WHOLE if killed == "saver" else "runs")
 
 
-def is_frozen(name: str) -> bool:
-    """Return whether a container is frozen, in version 1 or 2 of control groups."""
-    root = Path("/sys/fs/cgroup")
-    files = root / "freezer" / name / "freezer.state", root / name / "cgroup.events"
-    lines = [line for file in files if file.exists() for line in file.read_text("ascii").splitlines()]
-    return "FROZEN" in lines or "frozen 1" in lines
-
-
 def test_a_container_is_frozen_before_criu_starts(here: Node, counting: Counting) -> None:
-    """CRIU, which has to freeze one that runs, would sleep 100 ms before it looks whether that is done."""
+    """CRIU would look only each 100 ms whether it is."""
     if not here.tools.runc:
         pytest.skip("runc is not installed: make criu")
     image = here.image(started(here, CONTAINER, counting), way=CONTAINER)
     gate = Gate(here, here.tools.criu)
     saver = begin(lambda: here.saver.save(image))
     gate.wait()
-    await_true(lambda: is_frozen(Containers(here.tools).name(7)), "the container is not frozen")
+    (group,) = freezer.groups(Containers(here.tools).name(7))
+    await_true(group.is_frozen, "the container is not frozen")
     gate.open()
     os.waitpid(saver, 0)
 

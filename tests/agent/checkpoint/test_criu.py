@@ -8,6 +8,7 @@ import gc
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.checkpoint import images, transfer
+from drom.agent.checkpoint import freezer, images, transfer
+from drom.agent.checkpoint.containers import Containers
 from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, CheckpointError, Quota
 from drom.agent.checkpoint.saver import restored_pid
 from drom.agent.checkpoint.tools import Limit, saves_all_users
@@ -30,6 +32,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.system
+
+STARTS_OTHERS = r"""
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    FILE *file = fopen(argv[1], "a");
+    for (long n = 1;; n++) {
+        fprintf(file, "%ld\n", n);
+        fflush(file);
+        if (vfork() == 0) {
+            usleep(argc > 2 ? 1000000000 : 30000);
+            execl("/bin/true", "true", (char *)0);
+            _exit(1);
+        }
+        wait(0);
+        usleep(30000);
+    }
+}
+"""
 
 
 def reap(pid: int) -> int:
@@ -55,6 +78,44 @@ def test_a_program_counts_on_where_it_was_saved(here: Node, way: str, counter: s
 
     assert program.counted_once()
     assert here.states() == []
+
+
+def starting_others(here: Node, *words: str) -> Counting:
+    """Return a program in C that counts, and starts others by vfork(); with a further word the first never begins."""
+    if not here.tools.runc or not shutil.which("gcc"):
+        pytest.skip("runc or gcc is not installed: make criu")
+    program = Counting((str(here.folder / "starts"), str(here.folder / "numbers"), *words), here.folder / "numbers")
+    compiler = ["gcc", "-x", "c", "-o", program.command[0], "-"]
+    subprocess.run(compiler, input=STARTS_OTHERS, text=True, check=True)
+    return program
+
+
+def test_a_program_that_starts_others_is_saved_between_these(here: Node) -> None:
+    """CRIU cannot save a thread that waits in vfork(): a container is frozen while none does."""
+    program = starting_others(here)
+    pid = here.start(CONTAINER, program.command)
+    for generation in range(1, 6):
+        program.advances()
+        here.saver.save(here.image(pid, generation=generation, way=CONTAINER))
+        reap(pid)
+        pid = here.restore(generation=generation)
+    program.advances()
+
+    assert program.counted_once()
+
+
+def test_a_container_that_always_waits_in_vfork_is_not_frozen(here: Node) -> None:
+    """It is left to CRIU: runc waits for ever for one that does not finish to freeze."""
+    program = starting_others(here, "never")
+    here.start(CONTAINER, program.command)
+    await_true(program.numbers, "the program has not begun")
+    name = Containers(here.tools).name(7)
+    (group,) = freezer.groups(name)
+    await_true(group.waits_in_vfork, "the program does not call vfork()")
+
+    freezer.freeze(name)
+
+    assert not group.is_frozen()
 
 
 def test_a_job_moves_to_another_store(make_node: Callable[[str], Node], way: str, counting: Counting) -> None:
