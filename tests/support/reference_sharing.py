@@ -6,15 +6,15 @@ All jobs are malleable. Parameters that are not named have their defaults, but t
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tests.support.reference_schedules import Job
 
@@ -192,16 +192,20 @@ class Pass:
         return False
 
     def earliest(self, job: Job) -> int:
-        """Return the first time at which a job fits."""
-        taken = functools.cache(self.taken)
-        moments = {self.now, *(hold.end for hold in self.holds if hold.end > self.now)}
-        return next(moment for moment in sorted(moments) if self.fits(job, moment, taken))
-
-    def fits(self, job: Job, begin: int, taken: Callable[[int], int]) -> bool:
-        """Return whether a job could have its nodes from a time on for as long as it asks."""
-        most = self.rules.nodes - job.nodes
-        later = (hold.begin for hold in self.holds if begin < hold.begin < begin + job.requested)
-        return taken(begin) <= most and all(taken(at) <= most for at in later)
+        """Return the first time from which on a job fits for as long as it asks."""
+        changes = defaultdict(int, {self.now: self.taken(self.now)})
+        for hold in self.holds:
+            if hold.begin > self.now:
+                changes[hold.begin] += hold.nodes
+            if hold.end > self.now:
+                changes[hold.end] -= hold.nodes
+        begin, free = math.inf, self.rules.nodes
+        for at in sorted(changes):
+            if at >= begin + job.requested:
+                break
+            free -= changes[at]
+            begin = min(begin, at) if job.nodes <= free else math.inf
+        return int(begin)
 
     def taken(self, at: int) -> int:
         """Return how many nodes are held at a time."""
