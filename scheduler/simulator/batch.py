@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many simulations, several at a time, each a process of `drom simulate` with a folder of results."""
+"""Many simulations, several at a time, each a process of `drom simulate` with a folder of results.
+
+The processes are forks of a command, which has imported most of what they need: that takes several times as long as to
+simulate a small log.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
-import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+import tempfile
+from collections import deque
+from contextlib import contextmanager
+from importlib import import_module
+from multiprocessing import connection
+from typing import IO, TYPE_CHECKING, NamedTuple
 
-from drom.agent.system import python_command
 from drom.scheduler.engine.compiler import announcement, compile_program, load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.simulator.worker_pool import at_most
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from multiprocessing.context import ForkProcess
     from pathlib import Path
 
 
@@ -28,20 +37,19 @@ class Run(NamedTuple):
     options: tuple[str, ...]
     folder: Path
 
-    def command(self) -> list[str]:
-        """Return the command, for this interpreter."""
+    def words(self) -> list[str]:
+        """Return the words of the command line."""
         machine = ["--nodes", str(self.nodes), "--cores", str(self.cores)]
-        words = ["simulate", str(self.log), *machine, *self.options, "--out", str(self.folder)]
-        return python_command.drom(*words)
+        return ["drom", "simulate", str(self.log), *machine, *self.options, "--out", str(self.folder)]
 
 
 def compile_before(policies: Iterable[str], say: Callable[[str], None]) -> None:
-    """Compile policies before parallel simulations, and report it by `say`; else each would compile them unreported."""
+    """Compile or load policies before parallel simulations, each of which would do so; `say` gets what is compiled."""
     for name in policies:
         policy = load_policy(name)
         if announced := announcement(policy, ordered=True):
             say(announced)
-            compile_program(policy, ordered=True)
+        compile_program(policy, ordered=True)
 
 
 def stop_all(_run: Run, error: SchedulerError) -> None:
@@ -59,50 +67,71 @@ def run_all(
 
     `at_once` is as in `at_most`. On Ctrl-C all stop, as `drom simulate` does: results are partial and marked as such,
     or missing. An exception raised by `failed` stops the others; by default it raises the SchedulerError with the
-    message of the run.
+    message of the run. The process may have no other threads, which a fork would cut short.
     """
-    crew = _Workers()
-    with ThreadPoolExecutor(at_most(at_once)) as pool:
-        futures = {pool.submit(crew.make, run): run for run in runs}
-        try:
-            for done, future in enumerate(as_completed(futures), 1):
-                if isinstance(error := future.exception(), SchedulerError):
-                    failed(futures[future], error)
-                else:
-                    future.result()
-                show(done / len(runs))
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            crew.stop()
-            raise
+    left, at_work = deque(runs), list[_Simulation]()
+    try:
+        while left or at_work:
+            while left and len(at_work) < at_most(at_once):
+                at_work.append(_Simulation(left.popleft()))
+            ready = connection.wait([one.process.sentinel for one in at_work])
+            for ended in [one for one in at_work if one.process.sentinel in ready]:
+                at_work.remove(ended)
+                if error := ended.fault():
+                    failed(ended.run, error)
+                show(1 - (len(left) + len(at_work)) / len(runs))
+    except BaseException:
+        for one in at_work:
+            one.stop()
+        for one in at_work:
+            one.fault()  # waits
+        raise
 
 
-class _Workers:
-    """The running processes. Each has its own session, so that Ctrl-C reaches it only once."""
+class _Simulation:
+    """A run in a fork of this process. It has its own session, so that Ctrl-C reaches it only once."""
 
-    def __init__(self) -> None:
-        self._at_work: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()
-        self._stopped = False
-
-    def make(self, run: Run) -> None:
-        with self._lock:
-            if self._stopped:
-                return
-            process = subprocess.Popen(
-                run.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-            )
-            self._at_work.add(process)
-        with process:
-            told = process.communicate()[1].strip()
-        with self._lock:
-            self._at_work.remove(process)
-            if process.returncode and not self._stopped:
-                raise SchedulerError(told.splitlines()[-1].removeprefix("drom: ") if told else f"{run.folder}: killed.")
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - until it has ended
+        self.process: ForkProcess = multiprocessing.get_context("fork").Process(
+            target=_simulate, args=(run.words(), self._said)
+        )
+        with _without_interrupts():
+            self.process.start()
 
     def stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            for process in self._at_work:
-                process.send_signal(signal.SIGINT)
+        """Have it write what it has, and end."""
+        if self.process.pid and self.process.exitcode is None:
+            os.kill(self.process.pid, signal.SIGINT)
+
+    def fault(self) -> SchedulerError | None:
+        """Wait for its end, and return why it failed; None if it did not."""
+        self.process.join()
+        with self._said:
+            self._said.seek(0)
+            said = self._said.read().decode(errors="replace").strip()
+        if not self.process.exitcode:
+            return None
+        return SchedulerError(said.splitlines()[-1].removeprefix("drom: ") if said else f"{self.run.folder}: killed.")
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back during a block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _simulate(words: list[str], said: IO[bytes]) -> None:
+    """Become a `drom` command in a new session, which writes its errors to a file."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
+    sys.stderr = open(said.fileno(), "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - likewise
+    sys.argv = words
+    import_module("drom.__main__").main()

@@ -231,6 +231,7 @@ def test_bad_input(options: list[str], sentence: str, code: int, tmp_path: Path)
     assert said.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # pytest-xdist has threads, commands do not
 def test_a_simulation_that_fails_stops_all(tmp_path: Path) -> None:
     """Its sentence is told, and those that are still to come are not begun."""
     write_swf(synthetic(), tmp_path / "log.swf")
