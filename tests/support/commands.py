@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import os
 import re
 import subprocess
@@ -26,6 +28,8 @@ def drom(*arguments: str | Path, code: int = 0, compiled: bool = True) -> tuple[
     """
     if compiled and arguments[0] == "simulate":
         _load_simulator()
+    if arguments[0] == "reproduce" or {"--html", "--plots"} & {*arguments}:
+        _load_matplotlib()
     env = os.environ | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
     done = run_forked(*map(str, arguments), folder=ROOT, env=env)
     assert done.returncode == code, done.stderr
@@ -38,6 +42,14 @@ def _load_simulator() -> None:
     from drom.scheduler.engine.compiler import compile_program, load_policy
 
     compile_program(load_policy("easy"))
+
+
+@functools.cache
+def _load_matplotlib() -> None:
+    """Load matplotlib into this process, if it is installed, so that its forks have it."""
+    with contextlib.suppress(ModuleNotFoundError):
+        for part in ("figure", "backends.backend_agg", "backends.backend_svg"):
+            importlib.import_module(f"matplotlib.{part}")
 
 
 def run_forked(*words: str, folder: Path | None = None, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -64,6 +76,7 @@ def run_lines(lines: list[str], folder: Path) -> str:
     """
     if not re.search(r"[^\w\s./,:=+-]", "".join(lines)):
         _load_simulator()
+        _load_matplotlib()
         return "".join(_run_line(line.split(), folder) for line in lines)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["bash", "-euc", "\n".join(lines)]
