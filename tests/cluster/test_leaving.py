@@ -81,6 +81,24 @@ def test_a_job_leaves_nodes_and_comes_back(here: Rig, folder: Path, mpi: Mpi) ->
     end(here, number, mpi)
 
 
+def test_a_job_keeps_the_nodes_that_its_program_needs(here: Rig, folder: Path) -> None:
+    """A program that needs six ranks leaves one of four nodes, and is never asked to leave two."""
+    number = owner(here, folder, "0", "6", "8")
+    keeps = "It keeps 3 nodes, as its program needs the ranks of so many."
+    wait_until(lambda: keeps in here.job(number)["explanation"], lambda: here.job(number))
+    one = here.submit("sleep", "inf", nodes=1, job_class="rigid", time=600)
+    here.await_state(one, "running")
+    here.await_held(number, ALL | {"n4": 0})
+    here.ask("cancel", job=one)
+    here.await_held(number, ALL)
+
+    other = guest(here)
+    assert here.job(other)["state"] == "pending"
+    end(here, number)
+    here.await_state(other, "running")
+    assert "resize_failed" not in [entry["what"] for entry in here.job(number)["history"]]
+
+
 def test_a_job_shares_nodes_before_it_leaves_any(here: Rig, folder: Path) -> None:
     """A malleable job of all nodes has a core of each, where one of the two ranks rests meanwhile."""
     number = owner(here, folder)

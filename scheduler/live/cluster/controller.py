@@ -30,6 +30,7 @@ from drom.scheduler.engine.policy_errors import policy_errors_as_sentences
 from drom.scheduler.engine.state import BLOCK_BITS, FREE, NO_FAULT, NOW, QUEUED, RUNNERS, STARTS, WAKE, make_actions
 from drom.scheduler.interface import (
     AGENT_GONE,
+    DEMAND_CHANGED,
     ENDED,
     JOB_ENDED,
     NEVER,
@@ -242,11 +243,6 @@ class Controller:
         job, house = self._index[number], self._world.nodes
         return [int(node) for node in house.place[house.first[job] : house.first[job + 1]]]
 
-    def leaves(self, number: int) -> bool:
-        """Return whether a running job may leave nodes."""
-        job, jobs = self._index[number], self._world.jobs
-        return bool(jobs.least[job] < jobs.nodes[job])
-
     def cores_on(self, number: int, node: int) -> int:
         """Return the cores planned for a running job on one of its nodes."""
         house, job = self._world.nodes, self._index[number]
@@ -296,10 +292,12 @@ class Controller:
         self._join(job)
         self._note(RESIZE_FAILED, job)
 
-    def stays(self, number: int) -> None:
-        """Record that a running job leaves no more nodes until it ends."""
-        job = self._index[number]
-        self._world.jobs.least[job] = self._world.jobs.nodes[job]
+    def keep(self, number: int, nodes: int) -> None:
+        """Set how many nodes a running job keeps at least: it may leave the others."""
+        job, least = self._index[number], self._world.jobs.least
+        before, least[job] = least[job], nodes
+        if nodes < before:
+            self._note(DEMAND_CHANGED, job)
 
     def measured(self, number: int, rates: Mapping[int, float]) -> None:
         """Record the work that a job was measured to do per second, by its number of cores on each of its nodes."""

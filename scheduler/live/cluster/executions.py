@@ -273,8 +273,9 @@ class Executions:
         self._placements.not_resized(part, message.cores, now)
         self._outbox.record(job, now, "resize_failed", node=node.name, cores=message.cores, reason=message.reason)
         self.holds(part, message.cores, now)
-        if isinstance(self._state.controller, Controller) and not part.planned and message.cores:
-            self._state.controller.stays(job.number)  # otherwise it could be chosen again at once, for ever
+        if job.spec.leaves_nodes and not part.planned and message.cores:
+            job.stays = True  # otherwise it could be chosen again at once, for ever
+            self._set_fewest_nodes(job)
         for guest in self._placements.guests_of(node.index):
             if self._state.controller:
                 self._state.controller.refused(guest.number, int(now))
@@ -288,12 +289,25 @@ class Executions:
         else:
             self.ranks.vacated(part, message, now)
 
+    def _set_fewest_nodes(self, job: Job) -> None:
+        """Have the policy leave a job of whole nodes as many as it needs now."""
+        controller = self._state.controller
+        if isinstance(controller, Controller):
+            controller.keep(job.number, self._queue.request(job).least or job.spec.nodes)
+            self._outbox.save(job)
+
     def _wants(self, job: Job, message: say.Wants, now: float) -> None:
         """Take the range of cores that the programs of a job report: within its ranks, and of what its user asked for.
 
-        Programs that report no most cores, as when they begin, only need as many as they report.
+        Programs that report no most cores, as when they begin, only need as many as they report. A job of whole nodes
+        keeps those whose cores are enough.
         """
         controller, spec = self._state.controller, job.spec
+        if spec.leaves_nodes and isinstance(controller, Controller):
+            needed = min(spec.nodes, -(-message.least // min(spec.tasks, controller.cores)))
+            if needed != job.needed:
+                job.needed = needed
+                self._set_fewest_nodes(job)
         if not (job.ranks and isinstance(controller, PoolController)):
             return
         most = min(message.most or spec.most, spec.most)
@@ -406,6 +420,7 @@ class Executions:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
         self._placements.clear(job)
         job.shares, job.ranks, job.wants, job.awaited, job.leaving, job.devices = {}, {}, [], {}, [], {}
+        job.needed, job.stays = 0, False
         job.limit = self._state.settings.limit(job.spec.time) - int(job.ran)
         self._outbox.record(job, now, "requeued", reason=reason)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from drom.agent.text import LONGEST, counted, duration, span_of
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, units
-from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.executions import MOST_LOSSES
 from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
@@ -342,9 +341,10 @@ def _on_whole_nodes(job: Job, cluster: Cluster) -> Iterator[str]:
     there = [other for part in parts if part.planned for other in cluster.placements.on(part.node.index)]
     if owners := sorted({other.job.number for other in there if not (other.planned or other.held)}):
         yield f"Some of its nodes were left by {_named(owners)}, and go back when it ends."
-    controller = cluster.controller
-    if job.spec.leaves_nodes and isinstance(controller, Controller) and not controller.leaves(job.number):
+    if job.stays:
         yield "It leaves no more nodes, as its ranks did not leave one in time."
+    elif job.fewest_nodes > job.spec.min_nodes:
+        yield f"It keeps {counted(job.fewest_nodes, 'node')}, as its program needs the ranks of so many."
 
 
 def _beside(parts: Iterable[Placement], cluster: Cluster) -> list[int]:

@@ -259,7 +259,7 @@ class JobQueue:
         spec, leaves = job.spec, job.spec.leaves_nodes  # its ranks may rest, so that each needs no core
         shares = leaves or self._fitting.may_share(spec, group, state.nodes.values(), state.policy, cores)
         cls = CLASSES[spec.job_class] if shares else RIGID
-        return JobRequest(spec.nodes, length, cls, job.priority, group, least=spec.min_nodes if leaves else 0)
+        return JobRequest(spec.nodes, length, cls, job.priority, group, least=job.fewest_nodes)
 
     def _placed(self, spec: Spec, cpu: str = "") -> Spec:
         """Return a specification with what decides on which nodes its job may be; policies may count amounts.

@@ -54,7 +54,9 @@ class Job:
     than its cores (0: they leave the node or have left it), and `wants` the fewest and most cores that its programs
     report that they can use; empty: as it was submitted. `awaited` are the nodes to which ranks are to come after its
     start, and from which these have not reported yet, with the time by which they must (0: they did not, so it joins no
-    more nodes). `leaving` are the nodes on which what kept it there was ended, after its ranks had left.
+    more nodes). `leaving` are the nodes on which what kept it there was ended, after its ranks had left. One of whole
+    nodes that may leave some keeps those `needed` for the ranks that its programs report, and all once it `stays`, as
+    its ranks did not leave one in time.
 
     A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
     its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.
@@ -95,6 +97,8 @@ class Job:
     wants: list[int] = field(default_factory=list)
     awaited: dict[str, float] = field(default_factory=dict)
     leaving: list[str] = field(default_factory=list)
+    needed: int = 0
+    stays: bool = False
 
     @property
     def least(self) -> int:
@@ -105,6 +109,13 @@ class Job:
     def most(self) -> int:
         """The most cores that it can use now, if it has a range."""
         return self.wants[1] if self.wants else self.spec.most
+
+    @property
+    def fewest_nodes(self) -> int:
+        """The fewest nodes on which it can run now; 0 if it leaves none."""
+        if not self.spec.leaves_nodes:
+            return 0
+        return self.spec.nodes if self.stays else max(self.spec.min_nodes, self.needed)
 
     @property
     def label(self) -> str:

@@ -101,7 +101,7 @@ def test_no_job_shares_what_others_have_left(here: FakeCluster) -> None:
 
 
 def test_a_job_that_does_not_leave_in_time_keeps_its_nodes(here: FakeCluster) -> None:
-    """The change is withdrawn on all nodes with a reason, and the job is chosen no more, also for the same guest."""
+    """The change is withdrawn on all nodes with a reason, and the job is chosen no more, also after a restart."""
     job = owner(here)
     other = arriving(here)
     for name, obeys in (("n2", True), ("n3", False)):
@@ -113,7 +113,39 @@ def test_a_job_that_does_not_leave_in_time_keeps_its_nodes(here: FakeCluster) ->
 
     assert (job.shares, job.sizes, other.state, other.attempt) == (ALL, ALL, "pending", 1)
     assert other.reason == "job 1 did not make room: it would not"
+    here.crash()
+    here.settle()
+    job, other = here.cluster.jobs[1], here.cluster.jobs[2]
+    assert (job.shares, other.state) == (ALL, "pending")
     assert "It leaves no more nodes, as its ranks did not leave one in time." in said(here, job)
+
+
+def test_a_job_keeps_the_nodes_that_its_program_needs(here: FakeCluster) -> None:
+    """A program that needs the ranks of three nodes leaves one, and the job is never asked to leave two."""
+    for node in here.nodes.values():
+        node.wants[1, 1] = 9, 0
+    job, other = owner(here), guest(here)
+    assert (job.shares, job.sizes, other.state) == (ALL, ALL, "pending")
+    assert "It keeps 3 nodes, as its program needs the ranks of so many." in said(here, job)
+    assert not [entry for entry in here.store.history(1) if entry.what == "ordered"]
+
+    here.crash()
+    here.settle()
+    assert here.cluster.jobs[2].state == "pending"
+    here.cluster.cancel(2, here.now, "")
+    assert guest(here, 1).state == "running"
+    assert here.cluster.jobs[1].shares == ALL | {"n3": 0}
+
+
+def test_a_program_that_needs_fewer_ranks_leaves_more_nodes(here: FakeCluster) -> None:
+    """What a program reported last counts, down to what its user allows."""
+    for node in here.nodes.values():
+        node.wants[1, 1] = 16, 16
+    job, other = owner(here), guest(here)
+    assert other.state == "pending"
+    here.nodes["n0"].outbox.append(say.Wants(1, 1, 2, 16))
+    here.settle()
+    assert (job.shares, other.state) == (FIRST, "running")
 
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
