@@ -310,12 +310,26 @@ static MPI_Comm spawn(const drom_mpi *m, const struct host *h)
     return pair;
 }
 
+/* Have each new rank connect to each old one, before any of these connects to it: where both did so at the same time, MPICH 5 over
+ * TCP was seen to hang in what follows. */
+static void connect_ranks(MPI_Comm both, bool is_new)
+{
+    int others;
+    MPI_Comm_remote_size(both, &others);
+    for (int rank = 0; rank < others; rank++)
+        if (is_new)
+            MPI_Send(NULL, 0, MPI_BYTE, rank, TAG_GROUP, both);
+        else
+            MPI_Recv(NULL, 0, MPI_BYTE, rank, TAG_GROUP, both, MPI_STATUS_IGNORE);
+}
+
 /* Unite all ranks with a new group, on every rank of both. `leader` is a rank of this side; it has a communicator `pair` with
  * the ranks of the other side, of which number `other` leads that one. */
 static void unite(drom_mpi *m, int leader, MPI_Comm pair, int other, bool is_new)
 {
     MPI_Comm both, all;
     MPI_Intercomm_create(m->all, leader, pair, other, TAG_GROUP, &both);
+    connect_ranks(both, is_new);
     MPI_Intercomm_merge(both, is_new, &all);
     MPI_Comm_free(&both);
     if (pair != MPI_COMM_NULL)
