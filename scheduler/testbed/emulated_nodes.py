@@ -90,7 +90,8 @@ class EmulatedNodes:
     """Nodes that are connected to the scheduler at `address`, and alive while `serve` is called.
 
     They belong to the home partition `home`; `connect` adds others. `speed` returns how much faster than on one core a
-    job with a range is on a number of cores. Raises KeysError if the scheduler's key is unknown.
+    job with a range is on a number of cores. One that has lost its connection joins again. Raises KeysError if the
+    scheduler's key is unknown.
     """
 
     def __init__(
@@ -164,8 +165,9 @@ class EmulatedNodes:
 
     def _handle(self, node: _Node, message: say.ToAgent) -> None:
         if isinstance(message, say.No):
-            raise ControlError(message.reason)
-        if isinstance(message, say.Who):
+            if not node.is_welcome:  # otherwise its connection was lost, and its next heartbeat is answered by Who
+                raise ControlError(message.reason)
+        elif isinstance(message, say.Who):
             node.hello()
         elif isinstance(message, say.Welcome):
             node.is_welcome, node.heartbeat = True, message.heartbeat

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -136,3 +137,36 @@ def test_emulated_nodes_run_and_end_jobs(address: tuple[str, Keys, Client], tmp_
             refused = "another agent for node n0 is connected"
             with pytest.raises(ControlError, match=refused):
                 served(others, lambda: others.are_welcome)
+
+
+def test_emulated_nodes_join_again(address: tuple[str, Keys, Client], tmp_path: Path) -> None:
+    """A node that was welcome, and is not known by its connection any more, waits until it is."""
+    where, own, client = address
+    sizes = [NodeSize("n0", 4, {})]
+    log = tmp_path / "queue" / "scheduler.log"
+    with closing(EmulatedNodes(where, sizes, own)) as nodes:
+        served(nodes, lambda: nodes.are_welcome)
+        with closing(joined_instead(where, sizes, own)) as others:
+            refused = log.read_text(encoding="utf-8").count("event=node_refused")
+
+            def is_refused() -> bool:
+                others.serve(time.monotonic() + 0.01)
+                return log.read_text(encoding="utf-8").count("event=node_refused") > refused
+
+            served(nodes, is_refused)
+        job = client.submit(tmp_path, "sleep", "0")
+        served(nodes, lambda: client.ask("job", job=job)["state"] == "completed")
+
+
+def joined_instead(where: str, sizes: list[NodeSize], own: Keys) -> EmulatedNodes:
+    """Return nodes that have joined in place of others, once these have been silent for long enough."""
+    deadline = time.monotonic() + 60
+    while True:
+        nodes = EmulatedNodes(where, sizes, own)
+        try:
+            served(nodes, partial(getattr, nodes, "are_welcome"))
+        except ControlError:
+            assert time.monotonic() < deadline
+            nodes.close()
+        else:
+            return nodes
