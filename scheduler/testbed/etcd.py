@@ -21,7 +21,7 @@ from drom.scheduler.errors import SchedulerError
 from drom.scheduler.testbed.local import PATIENCE, await_condition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 FAST = ("--heartbeat-interval", "50", "--election-timeout", "500")
 
@@ -52,6 +52,21 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def command(name: str, folder: Path, client: str, options: Sequence[str]) -> list[str]:
+    """Return the command of a member with its data in a folder, which answers at the URL `client`.
+
+    Raises SchedulerError if etcd is not installed.
+    """
+    urls = ("--listen-client-urls", client, "--advertise-client-urls", client)
+    return [program(), "--name", name, "--data-dir", str(folder), *FAST, *options, *urls, "--logger", "zap"]
+
+
+def peer_options(name: str, peers: Mapping[str, str]) -> list[str]:
+    """Return the options of a member for its peers, given the URLs at which all members reach each other."""
+    urls = ["--listen-peer-urls", peers[name], "--initial-advertise-peer-urls", peers[name]]
+    return [*urls, "--initial-cluster", ",".join(f"{one}={url}" for one, url in peers.items())]
+
+
 class Member:
     """A member of an etcd with its data in `folder`."""
 
@@ -62,12 +77,9 @@ class Member:
 
     def start(self) -> None:
         """Start it. Raises SchedulerError if etcd is not installed."""
-        url = f"{self.scheme}://{self.at}"
-        words = [*WITH_US, program(), "--name", self.name, "--data-dir", str(self._folder / self.name)]
-        words += [*FAST, *self._options]
-        words += ["--listen-client-urls", url, "--advertise-client-urls", url, "--logger", "zap"]
+        words = command(self.name, self._folder / self.name, f"{self.scheme}://{self.at}", self._options)
         with (self._folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=log)
+            self.process = subprocess.Popen([*WITH_US, *words], stdout=log, stderr=log)
 
     @property
     def log(self) -> str:
@@ -109,11 +121,10 @@ def running(folder: Path, count: int = 1, *options: str) -> Iterator[list[Member
     ports = free_ports(2 * count)
     names = [f"m{number}" for number in range(count)]
     peers = dict(zip(names, [f"http://127.0.0.1:{port}" for port in ports[count:]], strict=True))
-    cluster = ",".join(f"{name}={url}" for name, url in peers.items())
-    members = []
-    for name, port in zip(names, ports, strict=False):
-        about = ["--listen-peer-urls", peers[name], "--initial-advertise-peer-urls", peers[name]]
-        members.append(Member(folder, name, port, [*about, "--initial-cluster", cluster, *options]))
+    members = [
+        Member(folder, name, port, [*peer_options(name, peers), *options])
+        for name, port in zip(names, ports, strict=False)
+    ]
     try:
         for member in members:
             member.start()
