@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 SCHEMA = 2
 """The version of the format of the JSON value."""
 
-MILLION = 1_000_000
 UNITS = (
     "RESPONSE and MAKESPAN are in seconds, US/CALL in millionths of one; USED is a share of the machine; fairness by "
     "size and by user is 1 where all are slowed down alike."
@@ -69,7 +68,7 @@ def result_of(contender: Candidate, told: Mapping[str, Any]) -> Result:
     figures = dict(told["metrics"])
     figures["filled"] = (told.get("filling") or {}).get("gain")
     figures["paid"] = _paid(told["contracts"])
-    figures["microseconds_per_call"] = MILLION * told["seconds"] / max(1, told["calls_of_the_policy"])
+    figures["microseconds_per_call"] = 1e6 * told["seconds"] / max(1, told["calls_of_the_policy"])
     return Result(contender, {column.key: figures[column.key] for column in COLUMNS})
 
 
