@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events of many controllers on one store, in the order of time.
 
-A controller works in turns, as `drom scheduler` does: it handles what has arrived, for at most `TURN`, stores that in
-one message, places jobs first come first served, stores that in another one, and then sends. Each answer of a node
-changes what is stored of its job, so that a turn that handles a part of a job's answers has a message as well.
+A controller works in turns, as `drom scheduler` does: it reads what nodes send, at most `MOST` messages and for at most
+`TURN`, and stores what follows; it stores each order of users; it places jobs first come first served, stores that, and
+then sends. Each of these is one message to the store, or several if it changes more than `ROWS` rows. Each answer of a
+node changes what is stored of its job, so that a turn that handles a part of a job's answers has a message as well.
 
 The first waiting job of a controller takes nodes of others while its own do not suffice: Algorithm 2 of the paper, with
 compare-and-swap on a free list that returns the present one on failure. A job that misses too often in a row gives all
@@ -31,16 +32,20 @@ NONE, RANDOM, CACHED, RICHEST, MONITOR = range(5)
 """From whom nodes are taken: nobody; anyone; one of those whose cached free counts are not 0; the one of these with
 most; the one with most of all, which a sorted map in the store knows."""
 SUBMIT, REPORT, STORE, LOOK, PROBE, TAKE, RETURN, CHOOSE, WAKE = range(9)
-"""Events: a job arrives; its nodes have answered; a message of a turn, or of a job, is at the store; a job that waits
-looks for nodes; nodes of a controller have come back, or its turn ends."""
+"""Events: an order of jobs arrives; the nodes of a job have answered; a message of a turn, or of a job, is at the
+store; a job that waits looks for nodes; nodes of a controller have come back, or its turn ends."""
 QUEUED, STEALING, STARTED, ENDING, DONE = range(5)
 """Phases of a job."""
 MESSAGES, CONFLICTS, RELEASES, STORE_BUSY, EVENTS, RANDOMS, SEQUENCE = range(7)
 """What `World.counts` has."""
 
-TURN, READ = 0.05, 0.2
-"""The most seconds for which a turn reads answers, as in `drom scheduler`, and the part of a node's costs that this is;
-the other part, to store and to send, has no bound. A message of an agent takes about 50 of 290 microseconds to read."""
+TURN, MOST, READ = 0.05, 256, 0.35
+"""The most seconds for which a turn reads what nodes send, and the most messages, as in `drom scheduler`, and the part
+of a node's costs that reading is; the other part, to store and to send, has no bound. A job has two answers of each
+node, of 35 microseconds."""
+ROWS = 100
+"""The most rows of a message to the store. A change of more is first stored as a whole, by two messages, then in parts,
+and then that is deleted."""
 SHARES = 8
 """The most parts in which the answers of a round arrive from nodes that share cores: one for each turn that fits."""
 
@@ -69,12 +74,14 @@ class Costs(NamedTuple):
     """From a message to the store until its answer, besides the store's CPU time."""
     agent: float = 0.0
     """From a request to a node until its answer."""
+    start: float = 0.0
+    """From a request to run a program until the node has answered that it runs."""
     launch: float = 0.0
     """From a request to run a program that does nothing until its end."""
     answer: float = 0.0
     """What a node of a job takes on the cores that nodes share, if they do."""
     submit: float = 0.0
-    """From a submission to the next one of the same user."""
+    """From an order to the next one of the same user, for each job of it."""
 
 
 class Options(NamedTuple):
@@ -104,11 +111,19 @@ class World(NamedTuple):
     costs: Costs
     options: Options
     counts: Floats
+    order: int
+    """Jobs that a user submits at once."""
     cores: Floats
     """When each core is free that nodes share; empty if each has its own."""
     servers: Floats
     """When each core of the store is free."""
+    nodes: int
+    """The nodes of each controller, each of which sends a heartbeat a second."""
     # by controller
+    began: Floats
+    """When its last turn began."""
+    beats: Ints
+    """The heartbeats that came while its last turn went on."""
     rate: Floats
     """How much longer its work takes because of heartbeats."""
     cpu: Floats
@@ -214,35 +229,49 @@ def ask(w: World, now: float, messages: int, load: float) -> float:
 
 
 @routine
-def answer(w: World, now: float, messages: int) -> float:
-    """Return when nodes have answered so many messages, on the cores that they share, if they share any."""
-    done = now
-    for i in range(len(w.cores)):
-        w.cores[i] = max(now, w.cores[i]) + w.costs.answer * messages / 2 / len(w.cores)
+def answer(w: World, c: int, now: float, messages: int) -> tuple[float, float]:
+    """Return when nodes of a controller begin and end to answer so many messages, on the cores that nodes share.
+
+    Those of a controller have one of these cores; those of the only one have all.
+    """
+    first, count = (0, len(w.cores)) if len(w.free) == 1 else (c % max(1, len(w.cores)), min(1, len(w.cores)))
+    begin = done = now
+    for i in range(first, first + count):
+        begin = max(begin, w.cores[i])
+        w.cores[i] = max(now, w.cores[i]) + w.costs.answer * messages / 2 / count
         done = max(done, w.cores[i])
-    return done
+    return begin, done
 
 
 @routine
-def request(w: World, heap: Heap, j: int, now: float, done: float) -> None:
-    """Send a job's nodes a request; those that share cores have answered at `done`, in parts while a turn fits."""
-    w.left[j] = w.size[j] + 1 if w.phase[j] == STARTED else w.size[j] - 1
-    least = now + (w.costs.launch if w.phase[j] == STARTED else w.costs.agent)
-    parts, turn = 1, w.costs.message * w.rate[w.home[j]] + w.costs.store + w.costs.latency
-    if w.loans[j] == NOBODY and done - now > turn:
-        parts = min(SHARES, w.left[j], int((done - now) / max(turn, 1e-9)))
+def request(w: World, heap: Heap, j: int, now: float, at: tuple[float, float, float]) -> None:
+    """Send a job's nodes a request, which they answer: that they have started it, or that it has left them.
+
+    Nodes that share cores do that one after the other, in parts while a turn fits: `at` is when the first one begins
+    and the time of each. The last time in it is when the end of a program is reported, which its first node does.
+    """
+    (begin, each, last), costs, starts = at, w.costs, w.phase[j] == STARTED
+    w.left[j] = w.size[j] + 1 if starts else w.size[j] - 1
+    ended = max(last, now + (costs.launch if starts else costs.agent))
+    if w.loans[j] != NOBODY:
+        push(w, heap, reach(w, now, ended), REPORT, j, int(w.left[j]))
+        return
+    soonest = now + (costs.start if starts else costs.agent)
+    count = w.size[j] if starts else w.left[j]
+    turn = costs.message * w.rate[w.home[j]] + costs.store + costs.latency
+    parts = max(1, min(SHARES, count, int(each * count / max(turn, 1e-9))))
     sent = 0
     for part in range(1, parts + 1):
-        count = w.left[j] * part // parts - sent
-        sent += count
-        push(w, heap, reach(w, now, j, max(least, now + (done - now) * part / parts)), REPORT, j, count)
+        until = count * part // parts
+        push(w, heap, max(soonest, begin + each * until), REPORT, j, int(until - sent))
+        sent = until
+    if starts:
+        push(w, heap, ended, REPORT, j, 1)
 
 
 @routine
-def reach(w: World, now: float, j: int, done: float) -> float:
-    """Return when the controller of a job knows that all nodes have answered a request, which they do at `done`."""
-    if w.loans[j] == NOBODY:
-        return done
+def reach(w: World, now: float, done: float) -> float:
+    """Return when a controller knows that nodes of others have answered a request, which they do at `done`."""
     polls = 1 if w.options.watch else 1 + int((done - now) / w.options.sleep)
     ask(w, now, polls, 0.0)
     return (done if w.options.watch else now + polls * w.options.sleep) + w.costs.latency
@@ -263,12 +292,16 @@ def append(first: Ints, last: Ints, link: Ints, c: int, j: int) -> None:
 
 
 @routine
-def arrive(w: World, heap: Heap, j: int, answers: int, now: float) -> None:
-    """Put a job, or so many answers of its nodes, into the inbox of its controller."""
+def arrive(w: World, heap: Heap, kind: int, j: int, count: int, now: float) -> None:  # noqa: PLR0917 - by position
+    """Put an order, of so many jobs from this one on, or so many answers of its nodes, into its controller's inbox."""
     c = w.home[j]
-    if not w.arrived[j]:
-        append(w.inbox, w.inbox_end, w.link, c, j)
-    w.arrived[j] += answers
+    if kind == SUBMIT:
+        for each in range(j, j + count):
+            append(w.inbox, w.inbox_end, w.link, c, each)
+    else:
+        if not w.arrived[j]:
+            append(w.inbox, w.inbox_end, w.link, c, j)
+        w.arrived[j] += count
     begin_turn(w, heap, c, now)
 
 
@@ -278,35 +311,46 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
     if w.turn[c] != NOBODY:
         return
     costs, seconds, j = w.costs, 0.0, w.inbox[c]
-    messages = 0 if j == NOBODY else 1
     w.load[c] = 0.0
-    time = TURN / w.rate[c]
-    while j != NOBODY and time > 0:
+    each = costs.node / 2
+    most = MOST * MOST // (MOST + w.beats[c])  # they are read in turn with answers
+    most = max(1, min(most, int(TURN / w.rate[c] / max(each * READ, 1e-9))))
+    w.began[c], w.beats[c] = now, 0
+    rows = submitted = 0
+    while j != NOBODY and most:
         following = w.link[j]
         if w.phase[j] == QUEUED:
             seconds += costs.job
             w.load[c] += costs.store_job
             append(w.first, w.last, w.behind, c, j)
             w.queued[c] += 1
+            submitted += 1
         else:
-            count, each = w.arrived[j], costs.node / 2
-            if count * each * READ > time:
-                count = max(1, int(time / each / READ))
-            time -= count * each * READ
+            count = min(most, w.arrived[j])
+            most -= count
             seconds += count * each
             w.load[c] += count * costs.store_node / 2
             w.arrived[j] -= count
             w.left[j] -= count
+            rows += 1 + (w.phase[j] == STARTED and w.left[j] <= 1 < w.left[j] + count)  # an entry that it has started
             if w.arrived[j]:
                 break
             if not w.left[j]:
+                rows += 1
                 end_round(w, heap, j, now)
         j = following
     w.inbox[c] = j
-    messages += place(w, c, now)
+    orders = (submitted + w.order - 1) // w.order
+    messages = messages_of(rows) + orders * messages_of(2 * w.order) + messages_of(2 * place(w, c, now))
     if messages:
         w.turn[c] = messages
         push(w, heap, work(w, c, now, seconds + messages * costs.message), STORE, c, w.robbed[c])
+
+
+@routine
+def messages_of(rows: int) -> int:
+    """Return the number of messages that store a change of so many rows: of jobs, and of entries in their histories."""
+    return min(1, rows) if rows <= ROWS else 3 + (rows + ROWS - 1) // ROWS
 
 
 @routine
@@ -322,7 +366,7 @@ def end_round(w: World, heap: Heap, j: int, now: float) -> None:
 
 @routine
 def place(w: World, c: int, now: float) -> int:
-    """Place waiting jobs; the first without enough nodes steals. Return 1 if any job left the queue, otherwise 0."""
+    """Place waiting jobs; the first without enough nodes steals. Return how many jobs have left the queue."""
     changed = 0
     while w.first[c] != NOBODY and w.thief[c] == NOBODY:
         j = w.first[c]
@@ -340,7 +384,7 @@ def place(w: World, c: int, now: float) -> int:
             w.phase[j], w.thief[c] = STEALING, j
         w.link[j] = w.outbox[c]
         w.outbox[c] = j
-        changed = 1
+        changed += 1
     return changed
 
 
@@ -385,12 +429,16 @@ def stored(w: World, heap: Heap, c: int, robbed: int, now: float) -> None:
 def end_turn(w: World, heap: Heap, c: int, now: float) -> None:
     """Send what follows from a turn, and begin the next one if there is something to do."""
     w.turn[c] = NOBODY
-    j, messages = w.outbox[c], 0
+    w.beats[c] = int((now - w.began[c]) * w.nodes)
+    j, answers, programs = w.outbox[c], 0, 0
     while j != NOBODY:
         if w.phase[j] == STARTED or w.phase[j] == ENDING:
-            messages += w.size[j] - (w.phase[j] == ENDING)
+            answers += w.size[j] - (w.phase[j] == ENDING)
+            programs += w.phase[j] == STARTED
         j = w.link[j]
-    done, j = answer(w, now, messages), w.outbox[c]
+    (begin, done), j = answer(w, c, now, answers), w.outbox[c]
+    each = (done - begin) / max(1, answers + programs)
+    ended = begin + each * answers
     w.outbox[c] = NOBODY
     while j != NOBODY:
         following = w.link[j]
@@ -399,7 +447,9 @@ def end_turn(w: World, heap: Heap, c: int, now: float) -> None:
         elif w.phase[j] == DONE:
             w.ended[j] = now
         else:
-            request(w, heap, j, now, done)
+            ended += each * (w.phase[j] == STARTED)
+            request(w, heap, j, now, (begin, each, ended))
+            begin += each * (w.size[j] - (w.phase[j] == ENDING))
         j = following
     refresh(w, heap, c, now)
 
@@ -475,7 +525,8 @@ def begin(w: World, heap: Heap, j: int, now: float) -> None:
     """Start a job that has all its nodes, so that the next one of its controller is considered."""
     c = w.home[j]
     w.phase[j], w.allocated[j], w.thief[c] = STARTED, now, NOBODY
-    request(w, heap, j, now, answer(w, now, w.size[j]))
+    begun, done = answer(w, c, now, w.size[j])
+    request(w, heap, j, now, (begun, 0.0, done))
     begin_turn(w, heap, c, now)
 
 
@@ -661,7 +712,7 @@ def let_go(w: World, heap: Heap, j: int, now: float) -> None:
 def handle(w: World, heap: Heap, kind: int, who: int, more: int, now: float) -> None:  # noqa: PLR0917 - by position
     """Carry out an event."""
     if kind in (SUBMIT, REPORT):
-        arrive(w, heap, who, more, now)
+        arrive(w, heap, kind, who, more, now)
     elif kind == STORE:
         stored(w, heap, who, more, now)
     elif kind == WAKE and more:
@@ -680,12 +731,21 @@ def handle(w: World, heap: Heap, kind: int, who: int, more: int, now: float) -> 
         choose(w, heap, who, now)
 
 
+@routine
+def submit_all(w: World, heap: Heap) -> None:
+    """Add the events by which all orders arrive: jobs that one controller gets at one time."""
+    first = 0
+    for j in range(1, len(w.size) + 1):
+        if j == len(w.size) or w.home[j] != w.home[first] or w.submitted[j] != w.submitted[first]:
+            push(w, heap, w.submitted[first], SUBMIT, first, j - first)
+            first = j
+
+
 def run(w: World, most: int) -> float:
     """Carry out all events, at most so many, and return the time of the last one."""
     heap = [(0.0, 0, 0, 0, 0)]  # by which numba knows the type
     heap.pop()
-    for j in range(len(w.size)):
-        push(w, heap, w.submitted[j], SUBMIT, j, 0)
+    submit_all(w, heap)
     now = 0.0
     while heap and w.counts[EVENTS] < most:
         now, _, kind, who, more = heapq.heappop(heap)

@@ -30,17 +30,18 @@ if TYPE_CHECKING:
     from drom.scheduler.reproduction.controllers.model import Workload
 
 COSTS = Costs(
-    message=1.71e-3,
-    job=0.29e-3,
-    node=0.576e-3,
-    beat=0.12e-3,
-    store=0.818e-3,
-    store_job=0.043e-3,
-    store_node=0.004e-3,
-    latency=2.7e-3,
-    launch=0.083,
-    agent=0.029,
-    submit=0.578e-3,
+    message=2.387e-3,
+    job=0.382e-3,
+    node=0.162e-3,
+    beat=0.16e-3,
+    store=0.699e-3,
+    store_job=0.1e-3,
+    store_node=0.027e-3,
+    latency=2.33e-3,
+    start=0.036,
+    launch=0.084,
+    agent=0.009,
+    submit=1.386e-3,
 )
 """Measured on a machine with two cores: see docs/controllers-model.md."""
 PARTITION = 50

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import psutil
 from drom.agent.control import keys
+from drom.agent.errors import ControlError
 from drom.agent.system import python_command
 from drom.agent.system.unix_signals import WITH_US
 from drom.agent.testbed.agent_process import AgentProcess, clean_environment
@@ -34,7 +35,7 @@ from drom.scheduler.live.cluster.jobs import COMPLETED
 from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.live.server.etcd import Etcd, StoreAddress, absent, put
 from drom.scheduler.reproduction.controllers.events import NONE, Costs, Options
-from drom.scheduler.reproduction.controllers.model import MEDIUM, SMALL, Result, Setup, simulate, sizes_of
+from drom.scheduler.reproduction.controllers.model import LARGE, MEDIUM, SMALL, Result, Setup, simulate, sizes_of
 from drom.scheduler.testbed import etcd
 from drom.scheduler.testbed.emulated_nodes import EmulatedNodes, NodeSize
 from drom.scheduler.testbed.local import PATIENCE, agents, await_condition, scheduler
@@ -55,7 +56,7 @@ MOST_IN_ORDER = 50
 """The most different jobs of an order."""
 IDLE_S = 5.0
 LOOK_S = 0.2
-"""Seconds between two questions whether all jobs are over: each costs the controller CPU time."""
+"""Seconds between two questions whether all jobs are over."""
 TRIES = 20
 """Messages to the store, and launches, of which the lower quartile counts: other work only makes them longer."""
 PROBE_S = 0.05
@@ -63,7 +64,8 @@ PROBE_S = 0.05
 REPEATS = 3
 SINGLE = "one by one"
 """Small jobs in an order each, which more messages to the store belong to."""
-WORK = (SMALL, MEDIUM)
+WORK = (SMALL._replace(jobs=10 * SMALL.jobs), MEDIUM, LARGE)
+"""The paper's small jobs ten times: those of one run are over after too few messages to compare."""
 ALONE = Options(pick=NONE, watch=True, spread=True)
 _MESSAGES, _CPU = "drom_scheduler_store_messages_total", "process_cpu_seconds_total"
 
@@ -85,13 +87,15 @@ class Used(NamedTuple):
 class Conditions(NamedTuple):
     """How other work on the machine disturbed a run.
 
-    `message` is the mean of seconds that small messages to the store took. `controllers` and `nodes` are for how long
-    the main threads of these ran or waited for a core, for each second of CPU time that their processes used.
+    `message` is the mean of seconds that small messages to the store took. The others are for how long the main threads
+    of controllers and nodes, and all threads of the store, ran or waited for a core, for each second of CPU time that
+    their processes used.
     """
 
     message: float
     controllers: float = 1.0
     nodes: float = 1.0
+    store: float = 1.0
 
 
 class Run(NamedTuple):
@@ -103,7 +107,9 @@ class Run(NamedTuple):
     seconds: float
     throughput: float
     submit: float
-    """The seconds that an order took, per job."""
+    """The mean of seconds that an order took, per job."""
+    beat: float
+    """The seconds of CPU that controllers used for each heartbeat without jobs, with all that they did besides."""
     used: Used
     conditions: Conditions
     load: float
@@ -111,22 +117,21 @@ class Run(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """All runs, the costs that follow from those with one controller of `PARTITION` nodes, and what the model says."""
+    """All runs, the costs that follow from their CPU times, and what the model says."""
 
     runs: list[Run]
     costs: Costs
     """On machines of their own: the store's are those of the member that leads."""
-    members: Costs
-    """The same, with the CPU time of all members of the store."""
 
     def predicted(self, run: Run) -> Result:
         """Return what the model says of a run under its conditions; its CPU time is without waits."""
-        setup = run.setup._replace(cores=_processes(run.setup), order=MOST_IN_ORDER)
-        costs, waits = self.members, run.conditions
-        longer = {name: getattr(costs, name) * waits.controllers for name in ("message", "job", "node", "beat")}
-        longer |= {"latency": max(0.0, waits.message - costs.store), "answer": costs.answer * waits.nodes}
-        costs = costs._replace(**longer, submit=run.submit)
-        found = simulate(setup, np.array(run.sizes), costs, ALONE)
+        costs, waits = self.costs, run.conditions
+        longer = {name: getattr(costs, name) * waits.controllers for name in ("message", "job", "node")}
+        longer |= {name: getattr(costs, name) * waits.store for name in ("store", "store_job", "store_node")}
+        longer |= {"latency": max(0.0, waits.message - longer["store"]), "answer": costs.answer * waits.nodes}
+        longer |= {"submit": run.submit, "beat": run.beat * waits.controllers}
+        costs = costs._replace(**longer, start=0.0, launch=0.0, agent=0.0)
+        found = simulate(run.setup._replace(cores=_processes(run.setup)), np.array(run.sizes), costs, ALONE)
         return found._replace(cpu=found.cpu / waits.controllers)
 
 
@@ -142,7 +147,9 @@ class Place(NamedTuple):
 class Cluster:
     """Controllers with emulated nodes, on one etcd."""
 
-    def __init__(self, setup: Setup, places: dict[str, Place], members: list[Member], nodes: list[int]) -> None:
+    def __init__(
+        self, setup: Setup, places: dict[str, Place], members: list[Member], nodes: list[AgentProcess]
+    ) -> None:
         self._setup, self._nodes = setup, nodes
         self._clients = {home: place.client for home, place in places.items()}
         self._metrics = [place.metrics for place in places.values()]
@@ -155,6 +162,11 @@ class Cluster:
             time.sleep(IDLE_S)
             self.idle = Used(*(value / IDLE_S for value in self._used().since(before)))
 
+    @property
+    def beat(self) -> float:
+        """The seconds of CPU that controllers use for each heartbeat when there are no jobs."""
+        return self.idle.controllers / self._setup.controllers / self._setup.nodes
+
     def _used(self) -> Used:
         told = [_scrape(address) for address in self._metrics]
         return Used(
@@ -162,12 +174,17 @@ class Cluster:
             sum(one[_CPU] for one in told),
             _cpu([_pid(self._leader)]),
             _cpu([_pid(member) for member in self._members]),
-            _cpu(self._nodes),
+            _cpu([one.pid for one in self._nodes]),
         )
 
-    def _runnable(self) -> tuple[float, float]:
-        """Return for how many seconds the main threads of all controllers, and of nodes, ran or waited for a core."""
-        return sum(map(_ran, self._controllers)), sum(map(_ran, self._nodes))
+    def _runnable(self) -> tuple[float, float, float]:
+        """Return for how many seconds all controllers, nodes and members ran or waited for a core.
+
+        Of controllers and nodes main threads count.
+        """
+        members = [int(path.name) for one in self._members for path in Path(f"/proc/{_pid(one)}/task").iterdir()]
+        nodes = [one.pid for one in self._nodes]
+        return sum(map(_ran, self._controllers)), sum(map(_ran, nodes)), sum(map(_ran, members))
 
     def latency(self) -> float:
         """Return how long a small message to the store takes."""
@@ -184,21 +201,37 @@ class Cluster:
         before, begin, ready = self._used(), time.monotonic(), self._runnable()
         parts = sizes.reshape(self._setup.controllers, -1).tolist()
         with Probe(self._members) as probe, ThreadPoolExecutor(len(parts)) as pool:
-            spans = list(pool.map(partial(_run_part, at_once=at_once), self._clients.items(), parts))
+            spans = list(pool.map(partial(self._run_part, at_once=at_once), self._clients.items(), parts))
         used, idle = self._used().since(before), time.monotonic() - begin
-        controllers, nodes = (now - then for now, then in zip(self._runnable(), ready, strict=True))
-        conditions = Conditions(probe.mean, _ratio(controllers, used.controllers), _ratio(nodes, used.nodes))
+        runnable = (now - then for now, then in zip(self._runnable(), ready, strict=True))
+        ratios = map(_ratio, runnable, (used.controllers, used.nodes, used.members))
         return Run(
-            self._setup,
+            self._setup._replace(jobs=len(parts[0]), order=at_once),
             workload,
             tuple(sizes.tolist()),
             max(span.end for span in spans) - min(span.begin for span in spans),
             sum(len(part) / (span.end - span.begin) for part, span in zip(parts, spans, strict=True)),
-            min(span.submit for span in spans),
+            statistics.mean(span.submit for span in spans),
+            self.beat,
             Used(*(max(0.0, value - idle * rate) for value, rate in zip(used, self.idle, strict=True))),
-            conditions,
+            Conditions(probe.mean, *ratios),
             os.getloadavg()[0],
         )
+
+    def _run_part(self, place: tuple[str, Client], sizes: list[int], at_once: int) -> _Span:
+        """Run the jobs of one controller. Raises ControlError."""
+        home, client = place
+        begin = time.monotonic()
+        for first in range(0, len(sizes), at_once):
+            client.ask("submit", jobs=[_spec(size) for size in sizes[first : first + at_once]], home=home)
+        submit = (time.monotonic() - begin) / len(sizes)
+        while not _are_over(client, home):
+            for one in self._nodes:
+                if one.ended():
+                    raise ControlError(f"emulated nodes have ended: {one.last_words()}")
+            time.sleep(LOOK_S)
+        jobs = client.ask("history", last=len(sizes), brief=True, home=home)["jobs"]
+        return _Span(min(job["submitted"] for job in jobs), max(job["ended"] for job in jobs), submit)
 
 
 class Probe:
@@ -245,9 +278,9 @@ def _counted(path: Path) -> tuple[float, float]:
     return int(ran) / 1e9, int(waited) / 1e9
 
 
-def _ran(pid: int) -> float:
-    """Return the seconds that the main thread of a process ran or waited for a core."""
-    return sum(_counted(Path(f"/proc/{pid}/schedstat")))
+def _ran(thread: int) -> float:
+    """Return the seconds that a thread ran or waited for a core; the main one has the number of its process."""
+    return sum(_counted(Path(f"/proc/{thread}/schedstat")))
 
 
 def _ratio(runnable: float, used: float) -> float:
@@ -263,17 +296,10 @@ class _Span(NamedTuple):
     submit: float
 
 
-def _run_part(place: tuple[str, Client], sizes: list[int], at_once: int) -> _Span:
-    """Run the jobs of one controller."""
-    home, client = place
-    begin = time.monotonic()
-    for first in range(0, len(sizes), at_once):
-        client.ask("submit", jobs=[_spec(size) for size in sizes[first : first + at_once]], home=home)
-    submit = (time.monotonic() - begin) / len(sizes)
-    while client.ask("queue", home=home)["jobs"]:
-        time.sleep(LOOK_S)
-    jobs = client.ask("history", last=len(sizes), brief=True, home=home)["jobs"]
-    return _Span(min(job["submitted"] for job in jobs), max(job["ended"] for job in jobs), submit)
+def _are_over(client: Client, home: str) -> bool:
+    """Return whether all jobs are over; the newest one is looked at first, as a list of many costs the controller."""
+    newest = client.ask("history", last=1, brief=True, home=home)["jobs"][0]
+    return newest["ended"] is not None and not client.ask("queue", home=home)["jobs"]
 
 
 def _spec(size: int) -> dict[str, object]:
@@ -318,7 +344,7 @@ def cluster(setup: Setup) -> Iterator[Cluster]:
             stack.callback(nodes[-1].close, PATIENCE)
         for home, place in places.items():
             await_condition(partial(_are_up, place.client, home, setup.nodes), [one.process for one in nodes])
-        yield Cluster(setup, places, members, [one.pid for one in nodes])
+        yield Cluster(setup, places, members, nodes)
 
 
 def _place(client: Client, log: Path) -> Place:
@@ -379,45 +405,48 @@ def measure(nodes: int, seed: int, show: Callable[[float], None] = lambda _: Non
     Raises SchedulerError or ControlError.
     """
     etcd.program()
-    launch, agent = _launches()
-    one = Setup(1, PARTITION, SMALL.jobs)
+    launches = _launches()
+    one = Setup(1, PARTITION, 0)
     with cluster(one) as some:
-        latency, idle = some.latency(), some.idle
+        latency = some.latency()
         runs = [some.run(SINGLE, np.ones(SMALL.jobs, np.int64), at_once=1) for _ in range(REPEATS)]
-        runs += [some.run(work.name, sizes_of(work, one, seed)) for work in WORK for _ in range(REPEATS)]
+        runs += runs_of(some, one, seed)
     show(1 / 3)
-    base = Costs(beat=idle.controllers / PARTITION, latency=latency, launch=launch, agent=agent)
-    measured = Measured(
-        [], base._replace(**_fitted(runs, "leader")), base._replace(**_fitted(runs, "members"), launch=0.0, agent=0.0)
-    )
-    beats = [base.beat]
     for setup in setups(nodes):
         with cluster(setup) as some:
-            beats.append(some.idle.controllers / setup.controllers / setup.nodes)
-            runs += [some.run(work.name, sizes_of(work, setup, seed)) for work in WORK for _ in range(REPEATS)]
+            runs += runs_of(some, setup, seed)
         show(0.5 + 0.5 * (setup.controllers > 1))
-    beat = min(beats)  # with few nodes most is what a controller does for itself
-    return Measured(runs, *(one._replace(beat=beat) for one in (measured.costs, measured.members)))
+    beat = min(run.beat for run in runs)  # with few nodes most is what a controller does for itself
+    return Measured(runs, _fitted(runs)._replace(beat=beat, latency=latency, **launches))
+
+
+def runs_of(some: Cluster, setup: Setup, seed: int) -> list[Run]:
+    """Run each workload several times: as many jobs for each 50 nodes as in the paper, none too large to run there."""
+    found = []
+    for work in WORK:
+        fits = work._replace(most=min(work.most, setup.nodes))
+        sizes = sizes_of(fits, setup._replace(jobs=work.jobs * (setup.nodes // PARTITION)), seed)
+        found += [some.run(work.name, sizes) for _ in range(REPEATS)]
+    return found
 
 
 def setups(nodes: int) -> list[Setup]:
-    """Return one controller with so many nodes, and several with `PARTITION` each, for the same jobs."""
-    several = nodes // PARTITION
-    return [Setup(1, nodes, several * SMALL.jobs), Setup(several, PARTITION, SMALL.jobs)]
+    """Return one controller with so many nodes, and several with `PARTITION` each; each run has jobs of its own."""
+    return [Setup(1, nodes, 0), Setup(nodes // PARTITION, PARTITION, 0)]
 
 
-def _fitted(runs: list[Run], store: str) -> dict[str, float]:
-    """Return what a message, a job and a node cost the controller and the store, in CPU time of this name."""
+def _fitted(runs: list[Run]) -> Costs:
+    """Return what a message, a job and a node cost the controller and the store."""
     loads = np.array([(run.used.messages, len(run.sizes), sum(run.sizes)) for run in runs], np.float64)
 
     def costs(name: str) -> Floats:
         return fit(loads, np.array([getattr(run.used, name) for run in runs]))
 
     found = dict(zip(("message", "job", "node"), costs("controllers"), strict=True))
-    found |= dict(zip(("store", "store_job", "store_node"), costs(store), strict=True))
+    found |= dict(zip(("store", "store_job", "store_node"), costs("leader"), strict=True))
     answer = sum(run.used.nodes for run in runs) / loads[:, 2].sum()
-    submit = min(run.submit for run in runs if run.workload == SMALL.name)
-    return {name: float(value) for name, value in found.items()} | {"answer": float(answer), "submit": submit}
+    submit = min(run.submit for run in runs)
+    return Costs(**{name: float(value) for name, value in found.items()}, answer=float(answer), submit=submit)
 
 
 def fit(loads: Floats, seconds: Floats) -> Floats:
@@ -436,8 +465,11 @@ def fit(loads: Floats, seconds: Floats) -> Floats:
     return found
 
 
-def _launches() -> tuple[float, float]:
-    """Return the seconds from placement to end of a program on a node, and what another node adds, by real agents."""
+def _launches() -> dict[str, float]:
+    """Return the seconds from placement to start and end of a program on a node, and what another node adds to its end.
+
+    Two real agents run it.
+    """
     with TemporaryDirectory(prefix="drom-controllers-") as scratch:
         home, options = Path(scratch) / "queue", ("--emulate", "pack:1 core:1")
         with scheduler(home, "--policy", "fcfs") as client, agents(home, 2, options) as started:
@@ -446,13 +478,15 @@ def _launches() -> tuple[float, float]:
                 client.await_end(client.submit(home, script="#!/bin/sh\ntrue\n", nodes=nodes, output="/dev/null"))
             told = client.ask("history")
     entries = list(entries_of(told).values())
-    alone, both = (_quartile([_span(one) for one in part]) for part in (entries[:TRIES], entries[TRIES:]))
-    return alone, max(0.0, both - alone)
+    alone, both = entries[:TRIES], entries[TRIES:]
+    launch = _quartile([_span(one, COMPLETED) for one in alone])
+    agent = max(0.0, _quartile([_span(one, COMPLETED) for one in both]) - launch)
+    return {"start": _quartile([_span(one, "started") for one in alone]), "launch": launch, "agent": agent}
 
 
-def _span(entries: list[dict[str, Any]]) -> float:
+def _span(entries: list[dict[str, Any]], what: str) -> float:
     at = {entry["what"]: entry["at"] for entry in entries}
-    return float(at[COMPLETED] - at["placed"])
+    return float(at[what] - at["placed"])
 
 
 def _quartile(values: Sequence[float]) -> float:

@@ -24,6 +24,7 @@ _COSTS = {
     "store_job": "the store's leader, for a job",
     "store_node": "the store's leader, for a node of a job",
     "latency": "a small message to the store and back",
+    "start": "a program on a node until it runs",
     "launch": "a program that does nothing on a node",
     "agent": "what another node adds to that",
 }
@@ -92,7 +93,7 @@ def _spread(values: list[float]) -> str:
 
 def to_json(found: Measured, seed: int) -> dict[str, Any]:
     """Return all results as JSON values."""
-    costs = {"costs_s": found.costs._asdict(), "one_machine_costs_s": found.members._asdict()}
+    costs = {"costs_s": found.costs._asdict()}
     rows = [
         run._asdict()
         | {name: getattr(run, name)._asdict() for name in ("setup", "used", "conditions")}

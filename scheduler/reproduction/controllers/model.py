@@ -43,8 +43,8 @@ class Setup(NamedTuple):
     jobs: int
     cores: int = 0
     store_cores: int = 1
-    order: int = 1
-    """Jobs that arrive together."""
+    order: int = 50
+    """Jobs that a user submits at once; the last order of a controller may have fewer."""
 
 
 class Result(NamedTuple):
@@ -91,10 +91,10 @@ def simulate(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
 
 def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: int) -> World:
     """Return the state before the first event."""
-    controllers, count = setup.controllers, len(sizes)
+    controllers, count, order = setup.controllers, len(sizes), min(setup.order, setup.jobs)
     home = np.repeat(np.arange(controllers), setup.jobs)
     place = np.tile(np.arange(setup.jobs), controllers) if options.spread else np.arange(count)
-    place = (place // setup.order + 1) * setup.order
+    place = (place // order + 1) * order
     loans = 1 if options.pick == NONE else controllers * setup.nodes + 1
     entries = min(CACHE, controllers - 1) if options.pick in {CACHED, RICHEST} else 1
     counts = np.zeros(events.SEQUENCE + 1)
@@ -110,8 +110,12 @@ def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
         costs=costs,
         options=options,
         counts=counts,
+        order=order,
         cores=np.zeros(setup.cores),
         servers=np.zeros(setup.store_cores),
+        nodes=setup.nodes,
+        began=np.zeros(controllers),
+        beats=whole(controllers),
         rate=np.full(controllers, 1 / (1 - min(0.9, costs.beat * setup.nodes))),
         cpu=np.zeros(controllers),
         busy=np.zeros(controllers),

@@ -29,6 +29,7 @@ from drom.scheduler.testbed import etcd
 from tests.support.prometheus import tool
 
 if TYPE_CHECKING:
+    from drom.scheduler.interface import Ints
     from drom.scheduler.reproduction.controllers.model import Result
     from drom.scheduler.testbed.local import Client
 
@@ -74,10 +75,27 @@ def test_costs_follow_from_runs() -> None:
 
 
 def test_setups_have_the_same_jobs() -> None:
-    """One controller has all nodes and all jobs of the others."""
+    """One controller has all nodes and as many jobs as the others together; jobs of the others fit in their nodes."""
+
+    class Recorded:
+        """Records the jobs that it is to run."""
+
+        def __init__(self) -> None:
+            self.runs: list[tuple[str, int, int]] = []
+
+        def run(self, name: str, sizes: Ints) -> None:
+            self.runs.append((name, len(sizes), int(sizes.max())))
+
     one, many = setups(120)
     assert (one.controllers, one.nodes, many.controllers, many.nodes) == (1, 120, 2, 50)
-    assert one.jobs == many.controllers * many.jobs
+    all_runs = []
+    for setup in (one, many):
+        some = Recorded()
+        live.runs_of(cast("live.Cluster", some), setup, 1)
+        all_runs.append(some.runs[:: live.REPEATS])
+    assert [run[:2] for run in all_runs[0]] == [("small", 1000), ("medium", 100), ("large", 40)]
+    assert [run[:2] for run in all_runs[1]] == [run[:2] for run in all_runs[0]]
+    assert [max(run[2] for run in runs) for runs in all_runs] == [74, 50]  # of at most 75 and 50
 
 
 def test_waits_make_a_run_longer_and_no_more_costly() -> None:
@@ -86,11 +104,11 @@ def test_waits_make_a_run_longer_and_no_more_costly() -> None:
     sizes = tuple(sizes_of(SMALL, setup, 1).tolist())
 
     def predicted(conditions: Conditions) -> Result:
-        run = Run(setup, "small", sizes, 1.0, 1.0, 1e-3, Used(5, 1, 1, 1, 1), conditions, 2.0)
-        return Measured([run], COSTS, COSTS._replace(launch=0.0, agent=0.0, answer=1e-3)).predicted(run)
+        run = Run(setup, "small", sizes, 1.0, 1.0, 1e-3, 1e-4, Used(5, 1, 1, 1, 1), conditions, 2.0)
+        return Measured([run], COSTS._replace(answer=5e-5)).predicted(run)
 
     quiet = predicted(Conditions(0.003))
-    for one in (Conditions(0.1), Conditions(0.003, controllers=9.0), Conditions(0.003, nodes=30.0)):
+    for one in (Conditions(0.1), *(Conditions(0.003, **{who: 30.0}) for who in ("controllers", "nodes", "store"))):
         busy = predicted(one)
         assert busy.seconds > quiet.seconds
         assert busy.cpu == pytest.approx(quiet.cpu, rel=0.5)  # turns are other ones
@@ -114,14 +132,14 @@ def test_results_as_lines_and_as_json() -> None:
     setup = Setup(1, 50, 50)
     sizes, usual = tuple(sizes_of(SMALL, setup, 1).tolist()), Conditions(0.003)
     runs = [
-        Run(setup, name, sizes, 0.5, 100.0 + number, 0.001, Used(5, 0.05, 0.1, 0.3, 0.1), usual, 2.0)
+        Run(setup, name, sizes, 0.5, 100.0 + number, 0.001, 1e-4, Used(5, 0.05, 0.1, 0.3, 0.1), usual, 2.0)
         for number, name in enumerate((SINGLE, *["small"] * 3))
     ]
-    found = Measured(runs, COSTS, COSTS)
+    found = Measured(runs, COSTS)
     text = list(lines(found))
 
-    assert text[2].split()[-1] == "1.710"
+    assert text[2].split()[-1] == "2.387"
     assert text[-1].split()[:3] == ["small", "1", "50"]
     assert text[-1].count("0.5 (0.5 to 0.5)") == 1
-    assert to_json(found, 1)["runs"][1]["conditions"] == {"message": 0.003, "controllers": 1.0, "nodes": 1.0}
+    assert to_json(found, 1)["runs"][1]["conditions"] == usual._asdict()
     assert [one["model"] is None for one in to_json(found, 1)["runs"]] == [True, False, False, False]

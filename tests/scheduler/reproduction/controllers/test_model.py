@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.server import agent_server, shared_rows
 from drom.scheduler.reproduction.controllers import events, model
 from drom.scheduler.reproduction.controllers.events import MONITOR, NOBODY, NONE, RANDOM, RICHEST, Costs, Options
 from drom.scheduler.reproduction.controllers.experiment import COSTS, OPTIONS
@@ -32,33 +33,83 @@ def sizes(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def test_what_a_job_takes() -> None:
-    """A job of two nodes has three turns and four messages: it is placed, it has started, its last node has left it."""
+    """A job of two nodes has four turns: it is placed, it has started, its program has ended, its last node has left.
+
+    The first of these stores the order as well, and each is a message to the store.
+    """
     unit = 1e-6  # so that no turn has too much to do
     cpu = Costs(message=1, job=10, node=100, store=1000, store_job=1e4, store_node=1e5)
-    costs = Costs(*(unit * cost for cost in cpu._replace(latency=1e6, launch=1e7, agent=1e8)))
+    costs = Costs(*(unit * cost for cost in cpu._replace(latency=1e6, start=1e6, launch=1e7, agent=1e8)))
     found = simulate(Setup(1, 2, 1), sizes(2), costs, Options(pick=NONE, watch=True))
 
     placed = 10 + 2 * 1 + 2 * 1000 + 1e4 + 2 * 1e6
-    ended = 1e7 + 1.5 * 100 + 1 + 1000 + 1.5e5 + 1e6
+    ended = 1e7 + 0.5 * 100 + 1 + 1000 + 0.5e5 + 1e6  # it has started before
     left = 1e8 + 0.5 * 100 + 1 + 1000 + 0.5e5 + 1e6
     assert found.seconds == pytest.approx(unit * (placed + ended + left))
-    assert (found.messages, found.conflicts, found.releases) == (4, 0, 0)
-    assert found.cpu == pytest.approx(unit * (10 + 200 + 4))
+    assert (found.messages, found.conflicts, found.releases) == (5, 0, 0)
+    assert found.cpu == pytest.approx(unit * (10 + 200 + 5))
 
 
 def test_a_turn_is_bounded() -> None:
     """Answers that take longer than a turn may are handled in several turns, each with a message to the store."""
-    costs = Costs(node=2 * events.TURN / events.READ / 100)
+    costs = Costs(node=2 * events.TURN / events.READ / 100, launch=9.0)
     options = Options(pick=NONE, watch=True)
-    found = [simulate(Setup(1, 200, 1), sizes(size), costs, options).messages for size in (99, 100, 200)]
-    assert found == [2 + 1 + 1, 2 + 2 + 1, 2 + 3 + 2]
+    found = [simulate(Setup(1, 201, 1), sizes(size), costs, options).messages for size in (100, 101, 201)]
+    assert found == [2 + 1 + 1 + 1, 2 + 2 + 1 + 1, 2 + 3 + 1 + 2]
+
+
+def test_a_turn_has_so_many_answers_at_most() -> None:
+    """Those of more nodes are handled in several turns, however little they take."""
+    costs, options = Costs(store=1e-6, launch=9.0), Options(pick=NONE, watch=True)
+    found = [simulate(Setup(1, 600, 1), sizes(size), costs, options).messages for size in (256, 257, 600)]
+    assert found == [2 + 1 + 1 + 1, 2 + 2 + 1 + 1, 2 + 3 + 1 + 3]
+
+
+@pytest.mark.parametrize(("beats", "left"), [(0, 44), (44, 300 - 218), (256, 300 - 128)])
+def test_a_turn_reads_heartbeats_too(beats: int, left: int) -> None:
+    """A turn handles fewer answers if heartbeats came while the last one went on."""
+    w = world_of(Setup(1, 300, 1), sizes(299), Costs(), Options(pick=NONE), 1)
+    w.phase[0], w.left[0], w.beats[0] = events.STARTED, 300, beats
+    events.arrive(w, [], events.REPORT, 0, 300, 0.0)
+    assert w.left[0] == w.arrived[0] == left
+    assert w.beats[0] == 0
+
+
+def test_bounds_are_those_of_schedulers() -> None:
+    """Turns and messages of the model have the bounds of `drom scheduler`."""
+    assert (events.TURN, events.MOST) == (agent_server.TURN_SECONDS, agent_server.PER_TURN)
+    assert events.ROWS == shared_rows.MOST_ROWS
+
+
+@pytest.mark.parametrize(("rows", "messages"), [(0, 0), (1, 1), (100, 1), (101, 5), (200, 5), (201, 6)])
+def test_a_large_change_takes_several_messages(rows: int, messages: int) -> None:
+    """One of more rows than a message may have is announced by two, stored in parts, and its copy is deleted."""
+    assert events.messages_of(rows) == messages
+
+
+def test_an_order_is_stored_by_itself() -> None:
+    """All jobs of an order are placed in its turn; orders that wait for a turn have a message each."""
+    options, costs = Options(pick=NONE, watch=True, spread=True), Costs(store=1.0, submit=1e-6)
+    found = [simulate(Setup(1, 9, 4, order=order), sizes(1, 1, 1, 1), costs, options).messages for order in (4, 2, 1)]
+    placed, ended = (1, 2, 2), 2  # the first order has a turn of its own, and so has the first answer
+    assert found == [(orders + turns + ended) / 4 for orders, turns in zip((1, 2, 4), placed, strict=True)]
 
 
 def test_answers_of_nodes_that_share_cores_arrive_in_parts() -> None:
     """A controller that has nothing else to do has a message to the store for each part."""
     costs, options = Costs(answer=1.0, latency=1e-3), Options(pick=NONE, watch=True)
     alone, shared = (simulate(Setup(1, 99, 1, cores=cores), sizes(99), costs, options).messages for cores in (0, 1))
-    assert (alone, shared) == (4, 2 + 2 * events.SHARES)
+    assert (alone, shared) == (2 + 1 + 1 + 1, 2 + events.SHARES + 1 + events.SHARES)
+
+
+def test_nodes_that_share_a_core_answer_one_controller_after_the_other() -> None:
+    """The answers to a request arrive while its nodes work, not while they still work on requests of others."""
+    costs, options = Costs(answer=1.0, latency=1e-3, submit=1e-6), Options(pick=NONE, watch=True, spread=True)
+    both = simulate(Setup(2, 9, 1, cores=1), sizes(9, 9), costs, options)
+    assert both.seconds == pytest.approx(9 + 8, rel=0.01)  # half a second for each answer: to start, and to end
+    apart = simulate(Setup(2, 9, 1, cores=2), sizes(9, 9), costs, options)
+    assert apart.seconds == pytest.approx((9 + 8) / 2, rel=0.01)
+    assert both.messages <= apart.messages
 
 
 def test_nodes_of_others() -> None:
@@ -107,8 +158,7 @@ def test_no_node_is_held_twice_and_every_job_ends(
     given_sizes = np.resize(np.minimum(wanted, 4 * controllers), controllers * len(wanted))
     options = OPTIONS[name]._replace(notify=notify)
     w, heap = world_of(setup, given_sizes, COSTS, options, seed), list[tuple[float, int, int, int, int]]()
-    for job in range(len(w.size)):
-        events.push(w, heap, w.submitted[job], events.SUBMIT, job, 0)
+    events.submit_all(w, heap)
     while heap:
         now, _, kind, who, more = heapq.heappop(heap)
         events.handle(w, heap, kind, who, more, now)
@@ -152,7 +202,7 @@ def test_what_options_do() -> None:
 
 def test_a_machine_that_all_share_is_slower() -> None:
     """On it the nodes' work counts too."""
-    setup, costs = Setup(4, 50, 10), COSTS._replace(answer=1e-3)
+    setup, costs = Setup(4, 50, 10), COSTS._replace(answer=0.3e-3, start=0.0, launch=0.0, agent=0.0)
     work = sizes_of(MEDIUM, setup, 1)
     own, shared = (simulate(one, work, costs, Options(pick=NONE)) for one in (setup, setup._replace(cores=2)))
     assert shared.throughput < own.throughput
