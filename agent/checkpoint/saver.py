@@ -43,6 +43,8 @@ LONGEST_LOG = 1 << 20
 RESTORE_SECONDS = 600.0
 """Seconds after which a restore is ended. If CRIU itself was killed, runc waits for it in vain."""
 SAVE_SECONDS = 3600.0
+ORPHAN_SECONDS = 1.0
+"""Seconds after which children of a killed CRIU are looked for."""
 ABANDON_SECONDS = 30.0
 """Seconds that CRIU has to leave a job that it was to save."""
 _FAILED = b"Dumping FAILED"
@@ -91,7 +93,7 @@ class Saver:
             except CheckpointError:
                 self._discard(entry)
                 raise
-            in_time = limit.await_end(process)
+            in_time = _await_end(process, limit)
             completes = _has_failed_cleanly(entry) if in_time else _abandon(entry, process)
             status = process.wait()
             if crashed := status != 0 and not completes:
@@ -123,7 +125,7 @@ class Saver:
             try:
                 write(entry.path / "since", f"{proc.boot_id().hex()} {_ticks()}".encode())
                 process = self._tools.start(self._way(entry.image).restore(entry.image, entry.path), entry.lock)
-                in_time = limit.await_end(process)
+                in_time = _await_end(process, limit)
                 if not in_time:
                     _kill_all(process)
                 process.wait()
@@ -220,6 +222,43 @@ class Saver:
             raise CheckpointError(msg) from None
 
 
+def _await_end(process: subprocess.Popen[bytes], limit: Limit) -> bool:
+    """Wait for the end of a child before `limit`; return False if it has not come.
+
+    While CRIU tries what the kernel can do, it has children that stop themselves. If it is killed meanwhile, runc waits
+    for such a child.
+    """
+    while not Limit(min(limit.until, time.monotonic() + ORPHAN_SECONDS), limit.stop).await_end(process):
+        if limit.is_over():
+            return False
+        _kill_orphans(process.pid)
+    return True
+
+
+def _kill_orphans(session: int) -> None:
+    """Kill the stopped processes of CRIU in a session whose parent has ended: they belong to a parent outside."""
+    for pid, stat in proc.scan().items():
+        if stat.state == "T" and _is_in(pid, session) and not _is_in(stat.ppid, session) and _is_criu(pid):
+            _kill(pid, stat)
+
+
+def _is_in(pid: int, session: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid) == session
+    return False
+
+
+def _is_criu(pid: int) -> bool:
+    return os.path.basename(proc.executable(pid)) == "criu"  # noqa: PTH119 - a text
+
+
+def _kill(pid: int, stat: proc.Stat) -> None:
+    pidfd = proc.open_pidfd(pid, stat.start_time)
+    if pidfd is not None:
+        processes.kill(pid, pidfd)
+        os.close(pidfd)
+
+
 def _has_failed_cleanly(entry: Entry) -> bool:
     """Return whether CRIU has touched no process of a job, or says at its end that it has left them in order."""
     log = entry.path / "dump.log"
@@ -235,7 +274,7 @@ def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> bool:
     with contextlib.suppress(OSError):  # the image is whole
         write(entry.path / ABANDONED, b"")
     for pid in processes.descendants(process.pid):
-        if os.path.basename(proc.executable(pid)) == "criu":  # noqa: PTH119 - a text
+        if _is_criu(pid):
             with contextlib.suppress(OSError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
     if within(ABANDON_SECONDS).await_end(process):
@@ -250,11 +289,8 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
     A runc that is killed while it restores leaves the folders of the node mounted below the bundle.
     """
     for pid in processes.descendants(process.pid) - {process.pid}:
-        stat = proc.read_stat(pid)
-        pidfd = proc.open_pidfd(pid, stat.start_time) if stat else None
-        if pidfd is not None:
-            processes.kill(pid, pidfd)
-            os.close(pidfd)
+        if stat := proc.read_stat(pid):
+            _kill(pid, stat)
     if not within(ABANDON_SECONDS).await_end(process):
         process.kill()
 

@@ -127,6 +127,13 @@ class Limit:
     until: float
     stop: int = -1
 
+    def is_over(self) -> bool:
+        """Return whether it is time to give up."""
+        poller = select.poll()
+        if self.stop >= 0:
+            poller.register(self.stop, select.POLLIN)
+        return time.monotonic() >= self.until or bool(poller.poll(0))
+
     def await_end(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait for the end of a child; return False if it has not come."""
         pidfd = os.pidfd_open(process.pid)

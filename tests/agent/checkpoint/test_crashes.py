@@ -18,12 +18,13 @@ import pytest
 from drom.agent.checkpoint import freezer
 from drom.agent.checkpoint import saver as saver_module
 from drom.agent.checkpoint.containers import Containers
-from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, CrashedError
+from drom.agent.checkpoint.images import CONTAINER, PROCESSES, RESTORED, WHOLE, CheckpointError, CrashedError
 from drom.agent.checkpoint.saver import restored_pid
+from drom.agent.checkpoint.tools import within
 from drom.agent.system import proc
 from drom.agent.system.files import lock_folder
 
-from tests.agent.checkpoint.conftest import WAIT, await_true
+from tests.agent.checkpoint.conftest import WAIT, await_true, criu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,6 +204,23 @@ def test_a_job_whose_criu_is_killed_is_killed(here: Node, way: str, counting: Co
     assert (here.folder / "why").read_text("utf-8").startswith("job 7 was not saved and has ended: ")
     assert here.states() == []
     assert running(counting) == []
+
+
+def test_a_killed_criu_leaves_a_stopped_child(here: Node, counting: Counting) -> None:
+    """CRIU has such children while it tries what the kernel can do; runc would wait for one until the limit."""
+    if not here.tools.runc:
+        pytest.skip("runc is not installed: make criu")
+    image = here.image(started(here, CONTAINER, counting), way=CONTAINER)
+    script = Path(here.tools.criu)
+    real = script.rename(f"{script}.real")
+    stops = f'{real} "$@" & until [ "$(readlink /proc/$!/exe)" = "{criu()}" ]; do :; done; kill -STOP $!; kill -KILL $$'
+    script.write_text(f'#!/bin/sh\n[ "$2" = 3 ] || exec {real} "$@"\n{stops}\n', "utf-8")
+    script.chmod(0o700)
+
+    with pytest.raises(CheckpointError) as caught:
+        here.saver.save(image, within(WAIT))
+
+    assert "its time for that was over" not in str(caught.value)
 
 
 @pytest.mark.skipif(not shutil.which("nft"), reason="nft is not installed, which lists rules for packets")
