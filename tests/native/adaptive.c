@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     };
     drom_mpi_array *constants[CONSTANTS] = {
         drom_mpi_add_constant(m, MPI_DOUBLE, one, given),
-        drom_mpi_add_constant(m, MPI_DOUBLE, block, cyclic),
+        drom_mpi_add_constant(m, MPI_DOUBLE, given, block),
     };
     drom_mpi_add_value(m, &step, 1, MPI_LONG);
     for (int i = 0; i < ARRAYS; i++)

@@ -30,8 +30,6 @@ from drom.agent.text import (
 )
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.node_lists import MOST_NODES
-from drom.workloads.contracts import LARGEST as MOST_PAY
-from drom.workloads.contracts import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +64,8 @@ MOST_WANTS = 64
 """Features, and counted resources, that one job may ask for."""
 LONGEST_NAME = 1024
 """Characters of a job's name; listings show fewer."""
+MOST_PAY = 10**13
+"""The largest pay-off and penalty of a job, as in simulations: sums stay within 64 bits."""
 KEPT = 512
 """Characters of a command, and of each path, that are kept of a job that is over."""
 CUT = "..."
@@ -618,8 +618,8 @@ def contract_of(text: str) -> Contract:
         msg = f"{text[:40]!r} is no contract: write SOFT,HARD,PAYOFF,PENALTY, such as 1h,2h,100,50."
         raise WordError(msg)
     contract = Contract(parse_time(found[1]), parse_time(found[2]), int(found[3]), int(found[4] or 0))
-    if not contract.soft <= contract.hard <= LATEST:
-        msg = f"{text[:40]!r} has its deadlines in the wrong order, or after {duration(LATEST)}: write 1h,2h,100,50."
+    if contract.soft > contract.hard:
+        msg = f"{text[:40]!r} has its deadlines in the wrong order: write the soft one first, such as 1h,2h,100,50."
         raise WordError(msg)
     if max(contract.payoff, contract.penalty) > MOST_PAY:
         msg = f"a job pays at most {MOST_PAY}: {text[:40]!r} is more. Choose a larger unit."
