@@ -45,18 +45,19 @@ class Containers:
     def start(self, job: int, program: Program) -> int:
         """Start a program in a new container, and return its process number on the node.
 
-        Raises `CheckpointError`, or `CrashedError` if runc was killed.
+        Raises `CheckpointError`, or `CrashedError` if runc was killed, or what was to become the container.
         """
         self.remove(job)
         folder = self._write_bundle(job, program)
         pid_file, log = folder / "pid", folder / "log"
         command = ("run", "--detach", "--bundle", str(folder), "--pid-file", str(pid_file), self.name(job))
         status = self._call("--log", str(log), *command)
-        if status < 0:
+        said = log.read_text(errors="replace") if status and log.exists() else ""
+        if status < 0 or faults.was_killed(said):
             self.remove(job)
             raise CrashedError("runc was killed while it started the job.")
         if status:
-            reason = faults.of_runc(log.read_text(errors="replace") if log.exists() else "")
+            reason = faults.of_runc(said)
             self.remove(job)
             msg = f"job {job} cannot be started in a container: {reason}"
             raise CheckpointError(msg)

@@ -48,6 +48,8 @@ _FAULTS = (
     ),
     (r"(\S+) .*is not (?:a directory|mounted)|bind-mount|Can't mount at", "a folder of its node is missing here"),
 )
+_KILLED = re.compile(r"broken pipe|signal: killed|unexpected EOF|connection reset", re.IGNORECASE)
+"""What runc reports if the process that was to become the container was killed."""
 
 
 def of_criu(log: str, fallback: str) -> str:
@@ -58,6 +60,11 @@ def of_criu(log: str, fallback: str) -> str:
             if found := re.search(pattern, error):
                 return f"{text.format(*found.groups())}."
     return f"CRIU reports: {errors[0][:LONGEST].rstrip('.')}." if errors else fallback
+
+
+def was_killed(log: str) -> bool:
+    """Return whether runc failed because a process of its own was killed, from its log."""
+    return any(_KILLED.search(found) for found in _MESSAGE.findall(log))
 
 
 def of_runc(log: str) -> str:

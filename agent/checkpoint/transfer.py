@@ -84,7 +84,8 @@ def receive(store: ImageStore, job: int, generation: int, uid: int, get: Get) ->
 
 
 def _put_image(entry: Entry, put: Put) -> None:
-    names = sorted(one.name for one in entry.path.iterdir() if one.name != RECORD)
+    # A killed CRIU leaves folders that begin with a dot.
+    names = sorted(one.name for one in entry.path.iterdir() if images.is_file_name(one.name) and one.name != RECORD)
     sizes = [(name, (entry.path / name).lstat().st_size) for name in names]
     header = json.dumps({"image": dataclasses.asdict(entry.image), "files": sizes}).encode()
     put(b"%s%d" % (MAGIC, len(header)))

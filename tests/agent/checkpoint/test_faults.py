@@ -59,6 +59,19 @@ def test_without_an_error_of_criu_the_other_reason_counts() -> None:
     assert faults.of_criu(HARMLESS, "the other.") == "the other."
 
 
+@pytest.mark.parametrize(
+    ("said", "killed"),
+    [
+        ("runc run failed: can't copy bootstrap data to pipe: write init-p: broken pipe", True),
+        ("runc run failed: waiting for init: signal: killed", True),
+        ("runc run failed: exec: no such file or directory", False),
+    ],
+)
+def test_a_killed_part_of_runc_is_no_fault_of_the_node(said: str, killed: bool) -> None:
+    """Runc reports as an error of its own that the process which was to become the container is gone."""
+    assert faults.was_killed(f'time="now" level=error msg="{said}"\n') is killed
+
+
 def test_the_last_error_of_runc_counts() -> None:
     """The text is that of the message, without its time and level."""
     log = 'time="x" level=warning msg="no"\ntime="x" level=error msg="one \\"two\\" three."\n'

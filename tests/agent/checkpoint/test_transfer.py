@@ -65,6 +65,16 @@ def test_an_image_is_copied(stores: tuple[ImageStore, ImageStore]) -> None:
     assert {one.stat().st_mode & 0o777 for one in path.iterdir()} == {0o600}
 
 
+def test_what_a_killed_criu_has_left_is_not_sent(stores: tuple[ImageStore, ImageStore]) -> None:
+    """CRIU mounts control groups on a folder in the image, which stays there if it is killed."""
+    one, two = stores
+    (one.path / "7.3" / ".criu.cgyard.b8gRtJ").mkdir()
+    received(two, sent(one))
+
+    assert states(two) == [("7.3", WHOLE)]
+    assert not [path.name for path in (two.path / "7.3").iterdir() if path.name.startswith(".")]
+
+
 def test_an_image_that_is_sent_is_not_restored(stores: tuple[ImageStore, ImageStore]) -> None:
     """Until all of it is written it is in use, and then it can be taken."""
 
