@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.checkpoint import bundle, faults, freezer
 from drom.agent.checkpoint.bundle import Program
+from drom.agent.checkpoint.freezer import GROUPS
 from drom.agent.checkpoint.images import CheckpointError, CrashedError
 from drom.agent.checkpoint.processes import kill
 from drom.agent.enforcement import memory_limits
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from drom.agent.checkpoint.images import Image
     from drom.agent.checkpoint.tools import Tools
 
-
-_GROUPS = Path("/sys/fs/cgroup")
 _APART = ("unshare", "--mount", "--propagation", "slave")
 """Runs runc in mounts of its own: while it restores a container, it binds folders of the node into the bundle. If it is
 killed, they are gone, and nobody who removes the bundle removes the node's files."""
@@ -136,8 +135,8 @@ class Containers:
         return memory_limits.exceeded(self._memory_group(job))
 
     def _memory_group(self, job: int) -> Path:
-        v1 = _GROUPS / memory_limits.CONTROLLER
-        return (v1 if v1.is_dir() else _GROUPS) / self.name(job)
+        v1 = GROUPS / memory_limits.CONTROLLER
+        return (v1 if v1.is_dir() else GROUPS) / self.name(job)
 
     def remove(self, job: int) -> None:
         """Kill a container, if it exists, and remove what runc keeps of it. Call this once its job is saved or over."""
@@ -180,6 +179,6 @@ def _kill_group(name: str) -> None:
         if pidfd is not None:
             kill(pid, pidfd)
             os.close(pidfd)
-    for path in (_GROUPS, *_GROUPS.iterdir()):
+    for path in (GROUPS, *GROUPS.iterdir()):
         with contextlib.suppress(OSError):
             (path / name).rmdir()

@@ -22,7 +22,7 @@ _SETTLING = 0.05
 """Seconds in which threads freeze. In version 1 one that waits in vfork() may never do so."""
 _TICK = 0.001
 """Seconds after which the state of a group is read again, and for which threads go on that cannot be saved."""
-_GROUPS = Path("/sys/fs/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
 _VFORKS = {"x86_64": (b"56", b"58", b"435"), "aarch64": (b"220", b"435")}.get(os.uname().machine, (b"435",))
 """Numbers of the system calls clone, vfork and clone3: a thread that is frozen in one of them waits for its child."""
 
@@ -65,7 +65,7 @@ class Group:
 
 def groups(name: str) -> list[Group]:
     """Return the control group of a container, none if it does not exist."""
-    v1, v2 = _GROUPS / "freezer" / name, _GROUPS / name
+    v1, v2 = GROUPS / "freezer" / name, GROUPS / name
     found = (
         Group(v1 / "freezer.state", "THAWED", "FROZEN", v1 / "freezer.state", "FROZEN", v1 / "tasks"),
         Group(v2 / "cgroup.freeze", "0", "1", v2 / "cgroup.events", "frozen 1", v2 / "cgroup.threads"),
