@@ -22,8 +22,8 @@ def python(code: str, *words: str) -> list[str]:
     """Return the command that runs `code` with `words` as arguments."""
     path = [*{_HOME}.difference(sys.path), *filter(None, sys.path)]
     # The finder of an editable install is imported by site, which misses the virtual environment with some
-    # PYTHONEXECUTABLE.
-    finders = [name for name in sys.modules if name.startswith("_editable_skbc_")]
+    # PYTHONEXECUTABLE. The list is a copy, as other threads import meanwhile.
+    finders = [name for name in list(sys.modules) if name.startswith("_editable_skbc_")]
     start = f"import sys; sys.path[:] = {path!r}; import {', '.join(['sys', *finders])}; "
     return [sys.executable, "-I", "-c", start + code, *words]
 

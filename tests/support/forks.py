@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 from multiprocessing import resource_tracker
@@ -61,6 +62,8 @@ def _become(
     try:
         gc.freeze()  # what is garbage of the parent has descriptors that belong to others here
         faulthandler.disable()
+        threading.excepthook, sys.excepthook = threading.__excepthook__, sys.__excepthook__  # pytest has its own
+        sys.unraisablehook = sys.__unraisablehook__
         for number, given in enumerate(streams):
             if given != -1:
                 os.dup2(given, number)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from drom.agent.system import python_command
@@ -59,3 +60,26 @@ def test_whatever_we_start_in_python_is_started_so() -> None:
     others = [path.name for path in sources if re.search(r'executable,\s*"-[cmI]"', path.read_text(encoding="utf-8"))]
 
     assert others == ["python_command.py"]
+
+
+def test_other_threads_may_import_meanwhile() -> None:
+    """Their modules come and go while the list of modules is read."""
+    interval, names, is_over = sys.getswitchinterval(), [f"imported_{number}" for number in range(500)], Event()
+
+    def imports() -> None:
+        while not is_over.is_set():
+            sys.modules.update(dict.fromkeys(names, sys))
+            for name in names:
+                del sys.modules[name]
+
+    other = Thread(target=imports)
+    other.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        commands = {tuple(python_command.python("pass")) for _ in range(1000)}
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        other.join()
+
+    assert len(commands) == 1
