@@ -138,7 +138,7 @@ def test_numba_can_grow_beyond_the_cpus_it_starts_with(agent: Agent, start: Prog
     second.await_out("^attached responder$")
     first.kill()
     second.await_out(r"^applied 0,1 threads 2 (death|return)$")
-    assert second.err == ""
+    assert second.err in {"", "drom: waiting: CPU 1 is being given up by first.\n"}  # which a loaded machine has it say
 
 
 def test_a_second_session_leaves_what_the_first_has_said(agent: Agent, start: Programs) -> None:
