@@ -8,7 +8,8 @@ from drom.scheduler.interface import lean
 MILLION = 1_000_000
 STALL, MEMORY, BANDWIDTH = 0.013, 1000.0, 145.0
 """Seconds of any change, megabytes of data of a job on each of its nodes, and megabytes per second that a node sends or
-receives. The first and the last are no cheaper than what was measured (docs/adaptive.md), the second is an assumption.
+receives. With the first and the last a change costs more than on the line through the measured ones
+(docs/adaptive.md); the second is an assumption.
 """
 LONGEST = 86_400
 """The most seconds of a term of the cost."""
