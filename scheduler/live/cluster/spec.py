@@ -503,7 +503,8 @@ def array_of(text: str) -> Array:
     part = r"\d{1,7}(?:-\d{1,7}(?::[1-9]\d{0,6})?)?"
     found = re.fullmatch(rf"({part}(?:,{part})*)(?:%([1-9]\d{{0,6}}))?", text, re.ASCII)
     if not found or len(text) > LONGEST_NAME:
-        msg = f"{text[:40]!r} is not an array: write indices such as 0-99, 1,5,20-30:5, or 0-99%10 to run ten at once."
+        how = "write indices of at most 7 digits such as 0-99, 1,5,20-30:5, or 0-99%10 to run ten at once"
+        msg = f"{text[:40]!r} is not an array: {how}."
         raise WordError(msg)
     indices, steps = set[int](), []
     for piece in found[1].split(","):
