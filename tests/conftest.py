@@ -16,6 +16,7 @@ from drom.agent.ipc import cpu_locks
 from hypothesis import HealthCheck, settings
 
 from tests.support.child_processes import Child, build, running
+from tests.support.left_processes import LeftProcesses
 from tests.support.openmp_registrations import no_registrations
 from tests.support.paths import ROOT
 from tests.support.schedules import SHARING
@@ -89,6 +90,21 @@ def _apart_from_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.setenv(cpu_locks.VARIABLE, str(tmp_path_factory.mktemp("claims")))
         patch.setenv("DROM_IGNORE_SLURM", "1")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeftProcesses]:
+    """Leave no process running, not even one that has lost its parent."""
+    left = LeftProcesses(tmp_path_factory.getbasetemp())
+    yield left
+    left.assert_none()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_orphans(_left: LeftProcesses, _apart_from_this_machine: None) -> Iterator[None]:
+    """Leave no process running that has lost its parent; other processes may serve several modules."""
+    yield
+    _left.assert_none(orphans=True)
 
 
 @pytest.fixture(autouse=True)

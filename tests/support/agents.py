@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -20,7 +21,8 @@ from drom.agent.cli import commands
 from drom.agent.config import sources as config
 from drom.agent.config.sources import Sources
 from drom.agent.control import client
-from drom.agent.daemon import startup
+from drom.agent.daemon import daemon, reload, settings, startup  # noqa: F401 - imported for forks, which run agents
+from drom.agent.execution.spool import Folder
 from drom.agent.ipc import cpu_locks
 from drom.agent.system.python_command import SERVE
 from drom.agent.testbed.agent_process import AgentProcess, clean_environment
@@ -376,6 +378,15 @@ class Agent:
             self.process.kill()
             self.process.wait()
 
+    def kill_jobs(self) -> None:
+        """Kill a scheduler's jobs on its node, which outlive it."""
+        for folder in map(Folder, self.dir.glob("steward/*.*")):
+            for step in folder.pids()[:1] if folder.is_locked() else []:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process = psutil.Process(step)
+                    for each in (*process.children(recursive=True), process):
+                        each.kill()
+
 
 def _assert_restored(slot: checker.Slot) -> None:
     pid, start = slot.who
@@ -407,9 +418,15 @@ def drom(*words: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
 
 def _parse_options(words: list[str], environ: dict[str, str]) -> tuple[Options, Sources]:
     """Return what `drom agent` with these words and this environment passes to the process that it becomes."""
-    context = typer.main.get_group(commands.agent_app).commands["agent"].make_context("agent", words)
+    context = _agent_command().make_context("agent", words)
     sources = commands._sources(context.params)
     return config.options_of(sources.load(environ)), sources
+
+
+@functools.cache
+def _agent_command() -> Any:
+    """Return the command `drom agent`, which is slow to make."""
+    return typer.main.get_group(commands.agent_app).commands["agent"]
 
 
 class ForkedAgent(AgentProcess):
@@ -442,8 +459,8 @@ def launch_agent(
     log_file = log_file or runtime_dir.with_name(runtime_dir.name + ".log")
     claims_dir = claims_dir or runtime_dir.with_name(runtime_dir.name + ".claims")
     claims_dir.mkdir(exist_ok=True)
-    settings = {cpu_locks.VARIABLE: str(claims_dir)} | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
-    environ = environment(**settings)
+    variables = {cpu_locks.VARIABLE: str(claims_dir)} | ({} if compiled else {"NUMBA_DISABLE_JIT": "1"})
+    environ = environment(**variables)
     words = ["--runtime-dir", *map(str, (runtime_dir, *options))]
     command = [sys.executable, "-m", "drom", "agent", *words]
     described = []

@@ -218,5 +218,6 @@ def cluster(folder: Path, *options: str, nodes: int = 2, names: Sequence[str] = 
     finally:
         for agent in here.agents.values():
             agent.discard()
+            agent.kill_jobs()
         if here.runs:
             here.end(signal.SIGKILL)

@@ -132,6 +132,7 @@ class Schedulers(Orders):
         """End what runs."""
         for agent in self.agents.values():
             agent.discard()
+            agent.kill_jobs()
         for one in self.all:
             if one.runs:
                 one.send(signal.SIGCONT)

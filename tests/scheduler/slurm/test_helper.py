@@ -92,12 +92,12 @@ def test_the_helper_reads_and_changes_instead_of_slurms_commands(site: Site) -> 
     [
         ("exit 3", "it ended with status 3"),
         ("echo 'libslurm.so.38: cannot open shared object file'; exit 127", "it printed 'libslurm.so.38: cannot open"),
-        ("echo 'drom-slurm-helper 2 26.05'; sleep 1000", "it has version 2 of the protocol, this drom has 1"),
+        ("echo 'drom-slurm-helper 2 26.05'; exec sleep 1000", "it has version 2 of the protocol, this drom has 1"),
         (f"{HELLO}; read -r line; exit 9", "it ended with status 9"),
-        (f"{HELLO}; read -r line; echo nonsense; sleep 1000", "it printed 'nonsense'"),
-        (f"{HELLO}; read -r line; echo ok 99999999999; sleep 1000", "it printed 'ok 99999999999'"),
-        (f"{HELLO}; read -r line; echo ok 999999999; sleep 1000", "it prints more than 256 MiB"),
-        (f"{HELLO}; read -r line; echo bad 4; echo jobs; sleep 1000", "it does not know jobs with 'jobs"),
+        (f"{HELLO}; read -r line; echo nonsense; exec sleep 1000", "it printed 'nonsense'"),
+        (f"{HELLO}; read -r line; echo ok 99999999999; exec sleep 1000", "it printed 'ok 99999999999'"),
+        (f"{HELLO}; read -r line; echo ok 999999999; exec sleep 1000", "it prints more than 256 MiB"),
+        (f"{HELLO}; read -r line; echo bad 4; echo jobs; exec sleep 1000", "it does not know jobs with 'jobs"),
         (f"{HELLO}; exec cat /dev/zero", "it printed no answer"),
     ],
 )
