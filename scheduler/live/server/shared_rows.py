@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     Values = Mapping[str, bytes | None]
 
-PATIENCE = 3.5
-"""Seconds for which a call waits: members that have lost their leader elect another one meanwhile."""
+PATIENCE = 5.0
+"""Seconds for which a call waits: members that have lost their leader elect another one meanwhile, if need be twice."""
 IMPATIENCE = 0.5
 """The same, once a write has failed, until one succeeds."""
 MOST_ROWS = 100
@@ -231,12 +231,14 @@ class SharedRows:
         self._lease = lease = Lease(self.etcd, self._seconds)
         key = self.leader_key
         try:
-            held, revision, _ = self.etcd.transact([absent(key)], [self._claim(lease)], key, PATIENCE)
+            held, revision, record = self.etcd.transact([absent(key)], [self._claim(lease)], key, PATIENCE)
         except StoreError:
             self._resign()  # it may have succeeded
             raise
         if held:
             self._elected = revision
+        elif record and record.lease == lease.number:  # it arrived twice
+            self._elected = record.created
         else:
             self._resign()
 

@@ -9,10 +9,12 @@ import subprocess
 import threading
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.live.server import etcd as etcd_client
 from drom.scheduler.live.server.etcd import Etcd, StoreAddress, StoreError, parse_store, read_login
 from drom.scheduler.live.server.store import UnreadableError
 
@@ -146,6 +148,29 @@ def test_a_timeout_does_not_hide_why_a_member_closed_the_connection() -> None:
         with pytest.raises(StoreError, match=r"closed the connection: it has ended, or wants TLS \(--store-ca\)$"):
             etcd.first("x", 1.0)
         thread.join()
+
+
+def test_tries_are_short_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that is lost in an election of etcd is sent again soon; later tries leave time for a slow answer."""
+    now = [0.0]
+    tries: list[tuple[int, float]] = []
+
+    def silent(etcd: Etcd, path: str, body: dict[str, object], seconds: float) -> None:
+        tries.append((etcd._turn % 3, round(seconds, 2)))
+        now[0] += seconds
+        raise etcd_client._LateError(f"{path} {body}")
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None)
+    monkeypatch.setattr(etcd_client, "time", clock)
+    monkeypatch.setattr(Etcd, "_ask", silent)
+    etcd = Etcd(StoreAddress(("h1:1", "h2:1", "h3:1"), "drom"))
+    with pytest.raises(StoreError):
+        etcd.call("/v3/kv/txn", {}, 4.0)
+    assert tries == [(0, 0.5), (1, 0.5), (2, 0.5), (0, 0.75), (1, 1.12), (2, 0.62)]
+    tries.clear()
+    with pytest.raises(StoreError):
+        etcd.call("/v3/kv/txn", {}, 0.5)
+    assert tries == [(0, 0.3), (1, 0.3)]
 
 
 def ask_all(member: Member, *requests: tuple[str, dict[str, object]]) -> None:

@@ -148,15 +148,19 @@ def test_a_large_change_is_stored_as_a_whole(opened: Callable[[str], Store], mon
 def test_an_answer_that_was_lost_is_no_second_write(
     opened: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transaction that arrives twice counts once; the rows of one without an answer are stored as they are later."""
-    store = lead(opened("a"))
+    """A transaction that arrives twice counts once, as does the first of a leader.
+
+    The rows of one without an answer are stored as they are later.
+    """
     call = Etcd.call
 
     def deaf(etcd: Etcd, path: str, body: dict[str, object], seconds: float) -> dict[str, object]:
         answer = call(etcd, path, body, seconds)
         return call(etcd, path, body, seconds) if path == "/v3/kv/txn" else answer
 
+    store = opened("a")
     monkeypatch.setattr(Etcd, "call", deaf)
+    lead(store)
     store.write([job(1)], [], [])
     store.write([job(2)], [], [Entry(2, 1.0, "submitted", {})])
 
