@@ -41,6 +41,8 @@ LONGEST_RECORD = 1 << 20
 """Most bytes of an image's record: `images.MOST_BINDS` of the longest paths."""
 TOOLS = "tools"
 """The folder in a store for what CRIU and runc need (`tools.prepare`)."""
+SYNCS = 8
+"""Files of a new image that are written through to the disk at once, so that waits for its flushes overlap."""
 PATIENCE = 10.0
 """Seconds to wait for another process that adds an image."""
 
@@ -264,8 +266,11 @@ class ImageStore:
 
 def commit(entry: Entry) -> None:
     """Write the files of a new image through to the disk, and then make it whole. Raises OSError."""
-    for path in (*entry.path.iterdir(), entry.path):
-        sync(path)
+    from concurrent.futures import ThreadPoolExecutor  # takes a while
+
+    with ThreadPoolExecutor(SYNCS) as pool:
+        for _ in pool.map(sync, (*entry.path.iterdir(), entry.path)):
+            pass  # raises what a thread has raised
     entry.rename(WHOLE)
 
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from drom.agent.checkpoint import images, transfer
+from drom.agent.checkpoint import images, store, transfer
 from drom.agent.checkpoint.images import RESTORING, WHOLE, CheckpointError, Quota
 from drom.agent.checkpoint.store import ImageStore
 
@@ -15,7 +17,6 @@ from tests.agent.checkpoint.test_store import IMAGE, QUOTA, states, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from drom.agent.checkpoint.images import Image
 
@@ -63,6 +64,46 @@ def test_an_image_is_copied(stores: tuple[ImageStore, ImageStore]) -> None:
     path = two.path / "7.3"
     assert (path / "pages-1.img").read_bytes() == DATA
     assert {one.stat().st_mode & 0o777 for one in path.iterdir()} == {0o600}
+
+
+def test_what_was_received_is_on_the_disk_before_it_is_whole(
+    stores: tuple[ImageStore, ImageStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files and the folder of a received image are written through at the same time, and then it is renamed."""
+    one, two = stores
+    new, synced = two.path / "7.3.new", list[Path]()
+    meets = threading.Barrier(len(list((one.path / "7.3").iterdir())) + 1)
+
+    def sync(path: Path) -> None:
+        if new in (path, path.parent):
+            meets.wait(60)
+            assert new.is_dir()
+        synced.append(path)
+
+    monkeypatch.setattr(store, "sync", sync)
+    received(two, sent(one))
+
+    files = [path.name for path in (two.path / "7.3").iterdir()]
+    assert sorted(synced[-meets.parties - 1 : -1]) == sorted([new, *(new / name for name in files)])
+    assert synced[-1] == two.path
+
+
+def test_a_file_that_the_disk_does_not_take_is_not_received(
+    stores: tuple[ImageStore, ImageStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image with a file that cannot be written through to the disk is removed at the receiver."""
+    one, two = stores
+
+    def sync(path: Path) -> None:
+        if path.name == "pages-1.img":
+            raise OSError(5, "Input/output error")
+
+    messages = sent(one)
+    monkeypatch.setattr(store, "sync", sync)
+    with pytest.raises(CheckpointError, match="was not received: Input/output error"):
+        received(two, messages)
+
+    assert states(two) == []
 
 
 def test_what_a_killed_criu_has_left_is_not_sent(stores: tuple[ImageStore, ImageStore]) -> None:
