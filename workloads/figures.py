@@ -58,7 +58,10 @@ def name_axes(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def save(figure: Figure, target: Path | IO[bytes], kind: str) -> None:
-    """Write a figure as png, svg or pdf; the same picture gives the same bytes."""
+    """Write a figure as png, svg or pdf; the same picture gives the same bytes, and one layout in all formats."""
+    if engine := figure.get_layout_engine():  # once: matplotlib would do so for each format, with a draft of all texts
+        engine.execute(figure)
+        figure.set_layout_engine(None)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     figure.savefig(target, format=kind, metadata=undated.get(kind))
 
