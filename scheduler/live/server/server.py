@@ -115,6 +115,8 @@ class Server:
         self.stored = StoredCluster(self._store, policy, settings, log, counts=self.counts, send=self._send)
         self._torn = False
         """Whether a failure has left the state in memory inconsistent."""
+        self._stores_first = False
+        """Whether changes are stored before the policy is called, as it has failed: what is not stored then is lost."""
         self._status_again = 0.0
         self._told_status = ""
         self._planner = PlannerProcess(policy.options, 0.8 * PATIENCE, log) if policy.built_in == "cp" else None
@@ -339,13 +341,17 @@ class Server:
         lender = self._lender
         if lender:
             self._survive("homes", self.cluster.loans.release)
-        if self._survive("queue", self.stored.flush) and (not lender or self._survive("homes", lender.follow)):
-            self._survive("policy", self._ask_policy)
-            if self._survive("queue", self.stored.flush) and lender:
-                self._survive("homes", lender.act)
+        may_place = not (self.stored.stuck or self._stores_first) or self._survive("queue", self.stored.flush)
+        if lender:
+            may_place = may_place and self._survive("homes", lender.follow)
+        if may_place:
+            self._stores_first = not self._survive("policy", self._ask_policy)
+        if self._survive("queue", self.stored.flush) and may_place and lender:
+            self._survive("homes", lender.act)
         self._survive("tidying", self.stored.tidy)
 
-    def _ask_policy(self) -> None:
+    def _ask_policy(self) -> bool:
+        """Place jobs, and return True."""
         begin = time.perf_counter()
         controller = self.cluster.controller
         if self._planner and isinstance(controller, ResourceController):
@@ -355,6 +361,7 @@ class Server:
         if self._planner and isinstance(controller, ResourceController) and (question := controller.take_question()):
             self._planner.ask(question)
         self.counts.passes.observe(time.perf_counter() - begin)
+        return True
 
     def _survive(self, part: str, step: Callable[[], T]) -> T | None:
         """Return a step's result, None if it fails; an inconsistent state is then restored from the queue."""

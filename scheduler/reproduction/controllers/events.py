@@ -2,9 +2,10 @@
 """The events of many controllers on one store, in the order of time.
 
 A controller works in turns, as `drom scheduler` does: it reads what nodes send, at most `MOST` messages and for at most
-`TURN`, and stores what follows; it stores each order of users; it places jobs first come first served, stores that, and
-then sends. Each of these is one message to the store, or several if it changes more than `ROWS` rows. Each answer of a
-node changes what is stored of its job, so that a turn that handles a part of a job's answers has a message as well.
+`TURN`; it stores each order of users; it places jobs first come first served, stores what nodes have sent and what was
+placed, and then sends. Each order, and the rest of a turn, is one message to the store, or several if it changes more
+than `ROWS` rows. Each answer of a node changes what is stored of its job, so that a turn that handles a part of a job's
+answers has a message as well.
 
 The first waiting job of a controller takes nodes of others while its own do not suffice: Algorithm 2 of the paper, with
 compare-and-swap on a free list that returns the present one on failure. A job that misses too often in a row gives all
@@ -341,7 +342,7 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
         j = following
     w.inbox[c] = j
     orders = (submitted + w.order - 1) // w.order
-    messages = messages_of(rows) + orders * messages_of(2 * w.order) + messages_of(2 * place(w, c, now))
+    messages = orders * messages_of(2 * w.order) + messages_of(rows + 2 * place(w, c, now))
     if messages:
         w.turn[c] = messages
         push(w, heap, work(w, c, now, seconds + messages * costs.message), STORE, c, w.robbed[c])

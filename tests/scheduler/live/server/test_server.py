@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -443,6 +444,84 @@ def test_a_fault_of_the_policy_is_survived(server: Server, monkeypatch: pytest.M
     assert server.cluster is not before
     assert server.cluster.jobs[number].state == "pending"
     assert '\ndrom_scheduler_loop_faults_total{part="policy"} 1.0\n' in scrape(server)
+
+
+def connect(server: Server) -> None:
+    """Let the only node introduce itself."""
+    now = server.stored.clock()
+    server.cluster.agents.hello(say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, now, ()), now)
+
+
+def start(server: Server, count: int) -> list[int]:
+    """Submit jobs of which the first one is placed on the only node, and return them."""
+    connect(server)
+    order = {"order": "submit", "jobs": [Spec(command=("true",), folder="/").to_json()], "count": count}
+    numbers: list[int] = server._answer(order, caller.Caller(os.getpid(), os.getuid()))["jobs"]
+    server.turn()
+    assert server.cluster.jobs[numbers[0]].attempt == 1
+    return numbers
+
+
+def report_end(server: Server, number: int) -> None:
+    """Report the start and the end of a job on the only node."""
+    now = server.stored.clock()
+    server.cluster.agents.on_message("n1", say.Started(number, 1, 1, now), now)
+    server.cluster.agents.on_message("n1", say.Ended(number, 1, 0, now, 0.0, 0), now)
+
+
+def test_what_nodes_report_and_what_is_placed_are_stored_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn has one transaction: the end of a job and the place of the next one are in it."""
+    first, second = start(server, 2)
+    report_end(server, first)
+    saved = []
+    whole = Store.save
+
+    def save(store: Store, *args: Any) -> None:
+        saved.append(args)
+        whole(store, *args)
+
+    monkeypatch.setattr(Store, "save", save)
+    server.turn()
+    assert len(saved) == 1
+    jobs = [server._store.job(number) for number in (first, second)]
+    assert [(job.state, job.attempt) for job in jobs if job] == [("completed", 1), ("starting", 1)]
+
+
+def test_what_nodes_report_is_stored_though_the_policy_fails(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a first failure reports are stored before the policy is called again."""
+    (number,) = start(server, 1)
+
+    def faulty(*_: Any) -> None:
+        raise KeyError("policy")
+
+    monkeypatch.setattr(type(server.cluster), "turn", faulty)
+    server.turn()
+    connect(server)
+    report_end(server, number)
+    server.turn()
+    assert server.guard.faults["policy"] == 2
+    assert server._store.state(number) == "completed"
+
+
+def test_nothing_is_placed_or_lent_while_it_is_not_known_what_is_lent(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nodes report is stored meanwhile."""
+    first, second = start(server, 2)
+    report_end(server, first)
+    acted: list[int] = []
+    lender = SimpleNamespace(follow=lambda: False, act=lambda: acted.append(1))
+    monkeypatch.setattr(server, "_lender", lender)
+    server.turn()
+    assert not acted
+    assert server._store.state(first) == "completed"
+    assert server.cluster.jobs[second].state == "pending"
+    lender.follow = lambda: True
+    server.turn()
+    assert acted
+    assert server.cluster.jobs[second].state == "starting"
 
 
 def test_a_cluster_that_cannot_say_when_it_is_to_be_asked_is_asked_again(
