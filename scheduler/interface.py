@@ -106,6 +106,8 @@ class Jobs(NamedTuple):
     """The most processors of a pool that a job can use."""
     held: Ints
     """The processors of a pool that a running job has now; otherwise 0."""
+    least_cores: Ints
+    """The fewest cores that a job needs of each node on which it has some: 1, unless its programs need more."""
 
 
 class Nodes(NamedTuple):
@@ -242,8 +244,9 @@ def resize(actions: Actions, job: int, nodes: Ints, cores: int) -> None:
     """Shrink or expand a running job on some of its nodes.
 
     `job` is its index, `nodes` are numbers of nodes that it has, and `cores` is the number of cores that it gets of
-    each of them: at least 1, or 0 if it has cores on at least ``jobs.least[job]`` others of its nodes. The driver
-    rejects the row if a node lacks these cores, or if the job is not malleable.
+    each of them: at least 1, and where it shrinks at least ``jobs.least_cores[job]``; or 0 if it has cores on at least
+    ``jobs.least[job]`` others of its nodes. The driver rejects the row if a node lacks these cores, or if the job is
+    not malleable.
     """
     add(actions, RESIZE, job, append(actions, nodes), len(nodes), cores)
 

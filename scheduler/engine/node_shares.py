@@ -217,6 +217,8 @@ def resize_job(world: World, job: int, nodes: Ints, cores: int) -> int:
             return NOT_ITS_NODE
         if cores < 0 or cores > world.scalars[CORES] - share[node].sum() + share[node, layer]:
             return BAD_SHARE
+        if share[node, layer] > cores and 0 < cores < world.jobs.least_cores[job]:
+            return BAD_SHARE
         left += share[node, layer] > 0
     if cores == 0 and not may_leave(world, job, left):
         return BAD_SHARE

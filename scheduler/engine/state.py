@@ -266,6 +266,7 @@ def make_world(
         least=need.copy() if ranged is None else ranged.least,
         most=need.copy() if pool is None else pool.most,
         held=column(0),
+        least_cores=column(1),
     )
     first = np.zeros(count + 1, np.int64)
     if pool is None:

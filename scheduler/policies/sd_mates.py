@@ -129,7 +129,7 @@ def has_room(state: State, rules: Rules, job: int) -> bool:
     """Return whether a job has room for a guest: it owns all its nodes, which are up, with equal cores on each."""
     house, nodes = state.nodes, nodes_of(state, job)
     rest = house.share[nodes[0], 0] - rules.share
-    if rest < rules.min_cores:
+    if rest < max(rules.min_cores, state.jobs.least_cores[job]):
         return False
     for node in nodes:
         if not house.up[node] or house.resident[node, 0] != job or house.share[node, 0] != rest + rules.share:

@@ -85,7 +85,7 @@ FAULTS = {
     NO_ROOM: "starts a job on nodes that have no room for it",
     NOT_RUNNING: "resizes or extends a job that is not running",
     NOT_ITS_NODE: "resizes a job on a node that is not its own",
-    BAD_SHARE: "gives a job less than one core of a node, more than there are, or fewer nodes than it can use",
+    BAD_SHARE: "gives a job less than one core of a node, more than there are, or fewer nodes or cores than it needs",
     TOO_SHORT: "gives a job a limit that has passed",
     IN_THE_PAST: (
         "asks for its next call at a time that is not in the future, without having started a job or shortened a limit"

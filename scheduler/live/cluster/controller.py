@@ -75,7 +75,8 @@ class JobRequest(NamedTuple):
     MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds. A filler may be
     saved at any time, and goes on best on its `home` node. Under a policy of processors `nodes` are the most of these
     that a job can ever use; now it can use from `least` to `most`. Under one of whole nodes it can run on `least`
-    nodes (0: on no fewer than it asks for). `contract` is a row of `State.contracts`; empty: the job has none.
+    nodes (0: on no fewer than it asks for), and shares them if it keeps `least_cores` of each. `contract` is a row of
+    `State.contracts`; empty: the job has none.
     """
 
     nodes: int
@@ -90,6 +91,7 @@ class JobRequest(NamedTuple):
     home: int = NOBODY
     least: int = 0
     contract: tuple[int, ...] = ()
+    least_cores: int = 1
 
 
 class Fault(NamedTuple):
@@ -292,11 +294,12 @@ class Controller:
         self._join(job)
         self._note(RESIZE_FAILED, job)
 
-    def keep(self, number: int, nodes: int) -> None:
-        """Set how many nodes a running job keeps at least: it may leave the others."""
-        job, least = self._index[number], self._world.jobs.least
-        before, least[job] = least[job], nodes
-        if nodes < before:
+    def keep(self, number: int, nodes: int, cores: int) -> None:
+        """Set how many nodes a running job keeps at least, as it may leave the others, and how many cores of each."""
+        job, jobs = self._index[number], self._world.jobs
+        before = jobs.least[job], jobs.least_cores[job]
+        jobs.least[job], jobs.least_cores[job] = nodes, cores
+        if nodes < before[0] or cores < before[1]:
             self._note(DEMAND_CHANGED, job)
 
     def measured(self, number: int, rates: Mapping[int, float]) -> None:
@@ -481,6 +484,7 @@ class Controller:
         jobs.submit[job], jobs.requested[job], jobs.limit[job] = now, demand.requested, demand.requested
         jobs.nodes[job], jobs.cores[job], jobs.cls[job] = demand.nodes, demand.nodes * self.cores, demand.cls
         jobs.least[job], jobs.most[job] = demand.least or demand.nodes, demand.nodes
+        jobs.least_cores[job] = demand.least_cores
         jobs.priority[job] = demand.priority
         jobs.partition[job] = self._groups.get(demand.group, NOBODY)
         world.run[job] = demand.requested

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drom.agent.execution import protocol as say
-from drom.agent.text import duration
+from drom.agent.text import counted, duration
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.controller import Controller
 from drom.scheduler.live.cluster.dispatch import Join, Resize, Start
@@ -275,11 +275,15 @@ class Executions:
         self.holds(part, message.cores, now)
         if job.spec.leaves_nodes and not part.planned and message.cores:
             job.stays = True  # otherwise it could be chosen again at once, for ever
-            self._set_fewest_nodes(job)
-        for guest in self._placements.guests_of(node.index):
+            self._set_needs(job)
+        self._refuse_guests(part, message.reason, now)
+
+    def _refuse_guests(self, part: Placement, reason: str, now: float) -> None:
+        """Return the jobs to the queue that wait for a job to make room on a node, which it does not."""
+        for guest in self._placements.guests_of(part.node.index):
             if self._state.controller:
                 self._state.controller.refused(guest.number, int(now))
-            self._back_to_queue(guest, f"job {job.number} did not make room: {message.reason}", now)
+            self._back_to_queue(guest, f"job {part.job.number} did not make room: {reason}", now)
 
     def adapts(self, part: Placement, message: say.Wants | say.Vacated, now: float) -> None:
         """Handle what the ranks of an adaptive job on a node report, or have done."""
@@ -289,25 +293,30 @@ class Executions:
         else:
             self.ranks.vacated(part, message, now)
 
-    def _set_fewest_nodes(self, job: Job) -> None:
-        """Have the policy leave a job of whole nodes as many as it needs now."""
+    def _set_needs(self, job: Job) -> None:
+        """Have the policy leave a job of whole nodes as many as it needs now, with enough cores of each."""
         controller = self._state.controller
         if isinstance(controller, Controller):
-            controller.keep(job.number, self._queue.request(job).least or job.spec.nodes)
+            request = self._queue.request(job)
+            controller.keep(job.number, request.least or job.spec.nodes, request.least_cores)
             self._outbox.save(job)
 
     def _wants(self, job: Job, message: say.Wants, now: float) -> None:
         """Take the range of cores that the programs of a job report: within its ranks, and of what its user asked for.
 
         Programs that report no most cores, as when they begin, only need as many as they report. A job of whole nodes
-        keeps those whose cores are enough.
+        keeps those whose cores are enough. Jobs that wait for cores which it needs wait again.
         """
         controller, spec = self._state.controller, job.spec
         if spec.leaves_nodes and isinstance(controller, Controller):
-            needed = min(spec.nodes, -(-message.least // min(spec.tasks, controller.cores)))
-            if needed != job.needed:
-                job.needed = needed
-                self._set_fewest_nodes(job)
+            each = min(spec.tasks, controller.cores)
+            needed = min(spec.nodes, -(-message.least // each)), min(each, -(-message.least // spec.nodes))
+            if needed != (job.needed, job.needed_cores):
+                job.needed, job.needed_cores = needed
+                self._set_needs(job)
+                plan = [part.planned for part in self._placements.of(job.number) if part.planned]
+                if len(plan) < job.fewest_nodes or min(plan) < job.needed_cores:
+                    self._make_no_room(job, message.least, now)
         if not (job.ranks and isinstance(controller, PoolController)):
             return
         most = min(message.most or spec.most, spec.most)
@@ -316,6 +325,14 @@ class Executions:
             job.wants = [least, most]
             controller.set_range(job.number, least, most)
             self._outbox.record(job, now, "range", least=least, most=most)
+            if sum(part.planned for part in self._placements.of(job.number)) < least:
+                self._make_no_room(job, least, now)
+
+    def _make_no_room(self, job: Job, needed: int, now: float) -> None:
+        """Refuse the jobs that wait for cores which a job was to give up and turns out to need."""
+        for part in self._placements.of(job.number):
+            if part.planned < part.held:
+                self._refuse_guests(part, f"its program needs {counted(needed, 'core')}", now)
 
     def missing(self, part: Placement, now: float) -> None:
         """Handle a node's report that it does not know a job that belongs there."""
@@ -420,7 +437,7 @@ class Executions:
         job.state, job.reason, job.verdict, job.started, job.status = PENDING, reason, "", None, None
         self._placements.clear(job)
         job.shares, job.ranks, job.wants, job.awaited, job.leaving, job.devices = {}, {}, [], {}, [], {}
-        job.needed, job.stays = 0, False
+        job.needed, job.needed_cores, job.stays = 0, 1, False
         job.limit = self._state.settings.limit(job.spec.time) - int(job.ran)
         self._outbox.record(job, now, "requeued", reason=reason)
 

@@ -345,6 +345,8 @@ def _on_whole_nodes(job: Job, cluster: Cluster) -> Iterator[str]:
         yield "It leaves no more nodes, as its ranks did not leave one in time."
     elif job.fewest_nodes > job.spec.min_nodes:
         yield f"It keeps {counted(job.fewest_nodes, 'node')}, as its program needs the ranks of so many."
+    if job.needed_cores > 1:
+        yield f"While it shares nodes it keeps {job.needed_cores} cores of each, as its program needs so many ranks."
 
 
 def _beside(parts: Iterable[Placement], cluster: Cluster) -> list[int]:

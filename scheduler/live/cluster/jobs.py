@@ -56,7 +56,7 @@ class Job:
     start, and from which these have not reported yet, with the time by which they must (0: they did not, so it joins no
     more nodes). `leaving` are the nodes on which what kept it there was ended, after its ranks had left. One of whole
     nodes that may leave some keeps those `needed` for the ranks that its programs report, and all once it `stays`, as
-    its ranks did not leave one in time.
+    its ranks did not leave one in time. While it shares all its nodes it keeps `needed_cores` of each for these ranks.
 
     A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
     its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.
@@ -98,6 +98,7 @@ class Job:
     awaited: dict[str, float] = field(default_factory=dict)
     leaving: list[str] = field(default_factory=list)
     needed: int = 0
+    needed_cores: int = 1
     stays: bool = False
 
     @property

@@ -430,6 +430,7 @@ class PoolController:
             least=column(lambda job: job.request.least),
             most=column(lambda job: job.request.most),
             held=column(lambda job: job.held),
+            least_cores=np.ones(count, np.int64),
         )
         up = np.ones(self._total(), np.int64)
         table = np.zeros((0, 2), np.int64)

@@ -155,8 +155,8 @@ FAULTS = {
         "shortened a limit."
     ),
     "start(actions, 0); resize(actions, 0, state.queue, 2)": (
-        "at 0 s: it gives a job less than one core of a node, more than there are, or fewer nodes than it can use "
-        "(job 1)."
+        "at 0 s: it gives a job less than one core of a node, more than there are, or fewer nodes or cores than it "
+        "needs (job 1)."
     ),
     "start(actions, 0); resize(actions, 0, state.queue, 0)": "at 0 s: it gives a job less than one core of a node",
     "start(actions, 0); resize(actions, 0, state.queue + 7, 1)": (

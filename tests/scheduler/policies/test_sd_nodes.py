@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from drom.scheduler.engine.state import NODE_GUESTS
+from drom.scheduler.engine.node_shares import resize_job
+from drom.scheduler.engine.state import BAD_SHARE, NODE_GUESTS
 from drom.scheduler.interface import MALLEABLE, NOBODY, RIGID, RUNNING
 from drom.scheduler.simulator.leaving import NodeModel
 from drom.scheduler.simulator.simulation import Machine
@@ -72,6 +73,18 @@ def test_cores_are_shared_before_nodes_are_left() -> None:
     assert run.world.given[2] == 2
     assert run.world.away.tolist() == [0, 0, 0]
     assert run.world.jobs.lent.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(("cores", "start"), [(2, 10), (3, 100)])
+def test_a_job_keeps_the_cores_that_it_needs(cores: int, start: int) -> None:
+    """A job shares its nodes only if it keeps as many cores of each as it needs, whatever the policy decides."""
+    run = simulation([(0, 100, 100, 8), (10, 20, 20, 8)], "sd", Machine(NODES, 4), *FREELY, adaptive=FREE, least=[8, 8])
+    run.world.jobs.least_cores[0] = cores
+    run.run(until=11)
+    assert resize_job(run.world, 0, np.arange(NODES), 1) == BAD_SHARE
+    run.run()
+
+    assert run.world.jobs.start.tolist() == [0, start]
 
 
 def test_nodes_that_are_free_count_for_a_guest() -> None:

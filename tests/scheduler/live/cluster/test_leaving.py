@@ -137,6 +137,45 @@ def test_a_job_keeps_the_nodes_that_its_program_needs(here: FakeCluster) -> None
     assert here.cluster.jobs[1].shares == ALL | {"n3": 0}
 
 
+def test_a_job_keeps_the_cores_that_its_program_needs(here: FakeCluster) -> None:
+    """A program that needs nine ranks keeps three cores of each of four nodes, so that no job shares these."""
+    for node in here.nodes.values():
+        node.wants[1, 1] = 9, 0
+    job, other = owner(here), submitted(here, nodes=4)
+    assert (job.shares, job.sizes, other.state) == (ALL, ALL, "pending")
+    assert "While it shares nodes it keeps 3 cores of each, as its program needs so many ranks." in said(here, job)
+    assert not [entry for entry in here.store.history(1) if entry.what == "ordered"]
+
+    here.crash()
+    here.settle()
+    assert here.cluster.jobs[2].state == "pending"
+    here.nodes["n0"].outbox.append(say.Wants(1, 1, 8, 16))
+    here.settle()
+    here.check()
+    job, other = here.cluster.jobs[1], here.cluster.jobs[2]
+    assert (job.shares, other.state) == (dict.fromkeys(ALL, 2), "running")
+
+
+@pytest.mark.parametrize("asked", [{"nodes": 2, "job_class": "rigid"}, {"nodes": 4}], ids=["left", "shared"])
+def test_a_need_that_is_reported_late_withdraws_a_change_at_once(here: FakeCluster, asked: dict[str, object]) -> None:
+    """Ranks that begin while their job makes room, and need its cores, keep these; the other job waits again."""
+    for node in here.nodes.values():
+        node.can_spawn = False
+    job = owner(here)
+    other = here.submit(Spec(("true",), time=60, folder="/", **asked))  # type: ignore[arg-type]
+    assert other
+    here.turn()
+    assert (other.state, job.shares) != ("pending", ALL)
+    here.nodes["n0"].outbox.append(say.Wants(1, 1, 13, 0))
+    here.hear(here.nodes["n0"])
+    here.turn()
+
+    assert (other.state, other.reason) == ("pending", "job 1 did not make room: its program needs 13 cores")
+    here.settle()
+    here.check()
+    assert (job.shares, job.sizes, other.state, job.stays) == (ALL, ALL, "pending", False)
+
+
 def test_a_program_that_needs_fewer_ranks_leaves_more_nodes(here: FakeCluster) -> None:
     """What a program reported last counts, down to what its user allows."""
     for node in here.nodes.values():

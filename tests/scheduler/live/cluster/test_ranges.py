@@ -114,6 +114,25 @@ def test_a_change_that_is_not_applied_is_withdrawn(here: FakeCluster) -> None:
     assert (second.state, first.shares) == ("running", {"n0": 4, "n1": 0})
 
 
+def test_a_need_that_is_reported_late_withdraws_a_change_at_once(here: FakeCluster) -> None:
+    """Ranks that begin while their job makes room, and need its cores, keep these; the other job waits again."""
+    for node in here.nodes.values():
+        node.can_spawn = False
+    first = submitted(here, least=1, most=8)
+    second = here.submit(Spec(command=("render",), folder="/", time=60, ranks=4))
+    assert second
+    here.turn()
+    assert (second.state, first.shares) == ("starting", {"n0": 4, "n1": 0})
+    here.nodes["n0"].outbox.append(say.Wants(1, 1, 7, 0))
+    here.hear(here.nodes["n0"])
+    here.turn()
+
+    assert (second.state, second.reason) == ("pending", "job 1 did not make room: its program needs 7 cores")
+    here.settle()
+    here.check()
+    assert (first.shares, first.sizes, second.state) == ({"n0": 4, "n1": 4}, {"n0": 4, "n1": 4}, "pending")
+
+
 def test_programs_change_their_range(here: FakeCluster) -> None:
     """A report of the least alone raises the minimum; one of both replaces the range, up to what was asked for."""
     first, second = submitted(here, least=2, most=6), submitted(here, least=1, most=8)
