@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,4 +53,17 @@ def test_the_resource_tracker_of_python_may_stay(tmp_path: Path, monkeypatch: py
     left.assert_none(seconds=0)
 
     tracker._stop()  # type: ignore[attr-defined] # private
+    left.assert_none()
+
+
+def test_the_server_of_forks_of_python_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts with the first process of such a context, and ends with the tests."""
+    server = forkserver.ForkServer()
+    monkeypatch.setattr(forkserver, "_forkserver", server)
+    left = LeftProcesses(tmp_path)
+    server.ensure_running()
+
+    left.assert_none(seconds=0)
+
+    server._stop()  # type: ignore[attr-defined] # private
     left.assert_none()

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import psutil
@@ -40,8 +40,9 @@ class LeftProcesses:
 
     def _find(self, *, orphans: bool) -> dict[int, str]:
         """Return a line about each process by pid."""
-        tracker = vars(resource_tracker._resource_tracker)["_pid"]  # of Python, which ends with this process
-        new = set(psutil.pids()) - self._before - {tracker}
+        tracker = vars(resource_tracker._resource_tracker)["_pid"]
+        server = vars(forkserver._forkserver)["_forkserver_pid"]  # both are Python's, and end with this process
+        new = set(psutil.pids()) - self._before - {tracker, server}
         named = {pid: line for pid in new if (line := self._describe(pid))}
         if orphans and not named:
             return named  # which is the rule, and costs less

@@ -240,7 +240,7 @@ def test_rules_give_nodes_their_home_partitions(here: Schedulers) -> None:
     here.agents["n6"].await_log(r"no rule is for node n6 \(--home-rule\): add one such as '\*=p1', or start its agent")
     wait_until(lambda: here.states() == ["up"] * 5, here.show)
     assert here.homes_of_nodes() == {"n1": "p1", "n2": "p2", "n3": "p3", "n4": "p2", "n5": "p2"}
-    job = here.submit("sleep", "1000", home="p2", nodes=3)
+    job = here.submit(script="#!/bin/sh\nexec sleep 1000\n", home="p2", nodes=3)
     here.await_state(job, "running")
 
     restart(here, "--home-rule", "n[4-6]=p1")
@@ -260,7 +260,7 @@ def test_rules_give_nodes_their_home_partitions(here: Schedulers) -> None:
     restart(here, "--home-rule", "n[4-6]=p1")
     here.join(3, named=False)
     wait_until(lambda: here.homes_of_nodes().get("n4") == "p1", here.show)
-    here.await_state(here.submit("true", home="p1", nodes=3), "completed")
+    here.await_state(here.submit(script="#!/bin/sh\ntrue\n", home="p1", nodes=3), "completed")
 
 
 def test_two_schedulers_of_a_home_partition(tmp_path: Path) -> None:
@@ -271,6 +271,7 @@ def test_two_schedulers_of_a_home_partition(tmp_path: Path) -> None:
         found.all[0].start()
         found.all[1].start("standing_by")
         found.join(0)
+        wait_until(lambda: found.states() == ["up"], found.show)
         found.all[0].kill()
         found.await_state(found.submit("true"), "completed")
         assert "home_adopted" not in found.show()
