@@ -14,6 +14,7 @@ from tests.support.left_processes import LeftProcesses
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 
 def test_an_orphan_is_found_by_its_working_directory(tmp_path: Path) -> None:
@@ -42,28 +43,18 @@ def test_a_child_is_left_at_the_end_alone(tmp_path: Path) -> None:
     left.assert_none()
 
 
-def test_the_resource_tracker_of_python_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts with the first pool of processes, and ends with the tests."""
+@pytest.mark.parametrize(("module", "name"), [(resource_tracker, "_resource_tracker"), (forkserver, "_forkserver")])
+def test_the_helpers_of_multiprocessing_may_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    """They start with the first pool or forked process, and end with the tests."""
     monkeypatch.setenv("FOLDER", f"{tmp_path}/")
-    tracker = resource_tracker.ResourceTracker()
-    monkeypatch.setattr(resource_tracker, "_resource_tracker", tracker)
+    helper = type(getattr(module, name))()
+    monkeypatch.setattr(module, name, helper)
     left = LeftProcesses(tmp_path)
-    tracker.ensure_running()
+    helper.ensure_running()
 
     left.assert_none(seconds=0)
 
-    tracker._stop()  # type: ignore[attr-defined] # private
-    left.assert_none()
-
-
-def test_the_server_of_forks_of_python_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts with the first process of such a context, and ends with the tests."""
-    server = forkserver.ForkServer()
-    monkeypatch.setattr(forkserver, "_forkserver", server)
-    left = LeftProcesses(tmp_path)
-    server.ensure_running()
-
-    left.assert_none(seconds=0)
-
-    server._stop()  # type: ignore[attr-defined] # private
+    helper._stop()
     left.assert_none()

@@ -266,7 +266,7 @@ class ImageStore:
 
 def commit(entry: Entry) -> None:
     """Write the files of a new image through to the disk, and then make it whole. Raises OSError."""
-    from concurrent.futures import ThreadPoolExecutor  # takes a while
+    from concurrent.futures import ThreadPoolExecutor  # is slow to import
 
     with ThreadPoolExecutor(SYNCS) as pool:
         for _ in pool.map(sync, (*entry.path.iterdir(), entry.path)):

@@ -259,8 +259,8 @@ class JobQueue:
         spec, leaves = job.spec, job.spec.leaves_nodes  # its ranks may rest, so that each needs no core
         shares = leaves or self._fitting.may_share(spec, group, state.nodes.values(), state.policy, cores)
         cls = CLASSES[spec.job_class] if shares else RIGID
-        request = JobRequest(spec.nodes, length, cls, job.priority, group, least=job.fewest_nodes)
-        return request._replace(least_cores=job.needed_cores)
+        least, cores_each = job.fewest_nodes, job.needed_cores
+        return JobRequest(spec.nodes, length, cls, job.priority, group, least=least, least_cores=cores_each)
 
     def _placed(self, spec: Spec, cpu: str = "") -> Spec:
         """Return a specification with what decides on which nodes its job may be; policies may count amounts.

@@ -239,6 +239,7 @@ def test_an_array_has_each_index_once(text: str, indices: tuple[int, ...], most:
         ("1%0", "is not an array"),
         ("-1", "is not an array"),
         ("1-2-3", "is not an array"),
+        ("9" * 8, "is not an array"),
         ("0-10000000", "is not an array: write indices of at most 7 digits"),
     ],
 )
