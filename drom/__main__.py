@@ -11,6 +11,7 @@ import signal
 import sys
 
 from drom.agent.cli.launch import launch
+from drom.agent.system.blas_threads import forgo_blas_threads
 from drom.agent.system.process_title import set_title
 from drom.agent.system.python_command import SERVE
 
@@ -24,6 +25,7 @@ def main() -> None:
         sys.executable = sys.orig_argv[0]  # PYTHONEXECUTABLE changes that of an isolated Python too
     if sys.argv[1:2] == ["run"]:
         launch(sys.argv[2:])
+    forgo_blas_threads()
     if sys.argv[1:2] in (["agent"], [SERVE]):
         # Until the daemon has its own handlers, Ctrl-C simply ends it: nothing is open yet.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

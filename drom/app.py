@@ -101,7 +101,9 @@ def command_line(name: str = "") -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_main)
-    headings = [heading for heading, names in HEADINGS.items() if name in names] or HEADINGS
+    headings = [heading for heading, names in HEADINGS.items() if name in names]
+    if not headings and name != "--version":
+        headings = [*HEADINGS]
     for mount in dict.fromkeys(MOUNTS[heading] for heading in headings):
         mount(app)
     return app

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from drom.agent.system.blas_threads import forgo_blas_threads
 from drom.scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run_each(
     running: dict[Future[Result], int] = {}
     left = deque(enumerate(tasks))
     most = min(at_most(at_once), len(tasks))
-    with ProcessPoolExecutor(most, multiprocessing.get_context("spawn"), _end_by_signals) as pool:
+    with ProcessPoolExecutor(most, multiprocessing.get_context("spawn"), _begin) as pool:
         try:
             while left or running:
                 # No more calls are submitted than run: waiting ones would have to be cancelled at the end, and in some
@@ -70,6 +71,7 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _end_by_signals() -> None:
-    """End at Ctrl-C without a message; the waiting process prints one."""
+def _begin() -> None:
+    """End at Ctrl-C without a message, as the waiting process prints one, and use one thread."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    forgo_blas_threads()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.simulator.worker_pool import run_each
@@ -37,12 +39,26 @@ def wait_after(number: int) -> int:
     return number
 
 
+def threads_with_numpy(_number: int) -> int:
+    """Return how many threads this process has once numpy is loaded."""
+    importlib.import_module("numpy")
+    return len(psutil.Process().threads())
+
+
 def test_each_result_has_its_number() -> None:
     """More tasks than run at once, in whichever order they end."""
     found: dict[int, int] = {}
     run_each(square, [(n,) for n in range(7)], 2, found.__setitem__)
 
     assert found == {n: n * n for n in range(7)}
+
+
+def test_no_process_has_threads_for_blas() -> None:
+    """They would be as many as there are CPUs, for each process."""
+    found: dict[int, int] = {}
+    run_each(threads_with_numpy, [(0,), (1,)], 2, found.__setitem__)
+
+    assert found == {0: 1, 1: 1}
 
 
 def test_a_script_is_not_executed_again(tmp_path: Path) -> None:
