@@ -81,8 +81,9 @@ def test_a_shell_is_on_the_terminal_of_its_user(here: Cluster) -> None:
         there.resize(90, 20)
         there.type("stty size\n")
         there.await_screen(has("^20 90$"))
-        there.type("sleep 1000\n")
-        wait_until(lambda: any("sleep 1000" in " ".join(p.cmdline()) for p in _processes()), lambda: there.lines)
+        program = f"sleep 1000.{os.getpid()}"  # other tests sleep, too
+        there.type(f"{program}\n")
+        wait_until(lambda: any(program in " ".join(p.cmdline()) for p in _processes()), lambda: there.lines)
         there.type("\x03echo status $?\n")
         there.await_screen(has("status 130$"))
         assert there.modes != before

@@ -169,11 +169,12 @@ class Cluster:
 
     def _used(self) -> Used:
         told = [_scrape(address) for address in self._metrics]
+        members = {member: _cpu([_pid(member)]) for member in self._members}
         return Used(
             sum(one[_MESSAGES] for one in told),
             sum(one[_CPU] for one in told),
-            _cpu([_pid(self._leader)]),
-            _cpu([_pid(member) for member in self._members]),
+            members[self._leader],
+            sum(members.values()),
             _cpu([one.pid for one in self._nodes]),
         )
 
