@@ -19,12 +19,6 @@ static bool read_axis(drom_mpi_axis *axis)
     return scanf("%ld %d %ld %ld", &axis->size, &axis->split, &axis->block, &axis->halo) == 4;
 }
 
-static void parts_of(const int grid[2], int number, struct part parts[2])
-{
-    parts[0] = (struct part){number / grid[1], grid[0]};
-    parts[1] = (struct part){number % grid[1], grid[1]};
-}
-
 /* Call for each own element of a part: its place in the memory, and its number in the whole array. */
 static void visit(drom_mpi_array *a, void (*each)(char *at, size_t bytes, long number))
 {
@@ -57,10 +51,10 @@ static void move(drom_mpi_array *before, const int old[2], const drom_mpi_array 
 {
     struct part from[2], mine[2];
     drom_mpi_array a = *kind;
-    parts_of(new, to, mine);
+    find_parts(new, to, mine);
     size_t room = memory_of(&a, mine), had = 0;
     if (to < old[0] * old[1]) {
-        parts_of(old, to, from);
+        find_parts(old, to, from);
         had = memory_of(&a, from);
     }
     a.memory = malloc(1 + (room > had ? room : had)); /* to the byte, for sanitizers */
@@ -73,7 +67,7 @@ static void move(drom_mpi_array *before, const int old[2], const drom_mpi_array 
     for (int other = 0; other < old[0] * old[1]; other++) {
         if (other == to)
             continue;
-        parts_of(old, other, from);
+        find_parts(old, other, from);
         size_t bytes = bytes_shared(&a, from, mine);
         char *message = malloc(bytes + !bytes);
         copy_shared(&before[other], from, mine, PACK, message);
@@ -101,7 +95,7 @@ int main(void)
         drom_mpi_array *before = calloc((size_t)(old[0] * old[1]), sizeof *before);
         for (int i = 0; i < old[0] * old[1]; i++) {
             before[i] = kind;
-            parts_of(old, i, before[i].parts);
+            find_parts(old, i, before[i].parts);
             before[i].memory = calloc(memory_of(&before[i], before[i].parts) + 1, 1);
             visit(&before[i], fill);
         }

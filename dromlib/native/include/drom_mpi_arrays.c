@@ -131,11 +131,17 @@ struct drom_mpi_array {
     struct shipment shipment;
 };
 
-/* The parts of an array's axes that rank `number` of a map of `ranks` ranks has. */
-static void find_parts(const drom_mpi_axis axes[2], int number, int ranks, struct part parts[2])
+/* Write how many parts each of an array's axes has for so many ranks. */
+static void find_grid(const drom_mpi_axis axes[2], int ranks, int grid[2])
 {
-    int grid[2] = {axes[0].split == DROM_MPI_WHOLE, axes[1].split == DROM_MPI_WHOLE}; /* 0: MPI chooses */
+    for (int axis = 0; axis < 2; axis++)
+        grid[axis] = axes[axis].split == DROM_MPI_WHOLE; /* 0: MPI chooses */
     MPI_Dims_create(ranks, 2, grid);
+}
+
+/* Write the parts of rank `number` of those for which a grid is. */
+static void find_parts(const int grid[2], int number, struct part parts[2])
+{
     parts[0] = (struct part){number / grid[1], grid[0]};
     parts[1] = (struct part){number % grid[1], grid[1]};
 }
@@ -232,10 +238,12 @@ static struct traffic exchange(const drom_mpi *m, const drom_mpi_array *a, char 
 {
     struct traffic t = {NULL, 0};
     struct part theirs[2];
+    int grid[2];
+    find_grid(a->axes, others->count, grid);
     for (int i = 0; i < others->count; i++) {
         if (others->ranks[i] == m->rank)
             continue;
-        find_parts(a->axes, i, others->count, theirs);
+        find_parts(grid, i, theirs);
         const struct part *from = sends ? mine : theirs, *to = sends ? theirs : mine;
         size_t bytes = bytes_shared(a, from, to);
         if (bytes == 0)
@@ -268,13 +276,16 @@ struct move {
 static struct move describe_move(const drom_mpi_array *a, const struct side *old, const struct side *new)
 {
     struct move v = {.old = old, .new = new};
+    int grid[2];
     if (old->me >= 0) {
-        find_parts(a->axes, old->me, old->count, v.before);
+        find_grid(a->axes, old->count, grid);
+        find_parts(grid, old->me, v.before);
         v.had = memory_of(a, v.before);
         v.sent = bytes_shared(a, v.before, v.before);
     }
     if (new->me >= 0) {
-        find_parts(a->axes, new->me, new->count, v.after);
+        find_grid(a->axes, new->count, grid);
+        find_parts(grid, new->me, v.after);
         v.has = memory_of(a, v.after);
         v.received = bytes_shared(a, v.after, v.after);
     }
@@ -326,8 +337,10 @@ static void replace(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
 static void unpack(const drom_mpi *m, const drom_mpi_array *a, const struct move *v, char *at)
 {
     struct part theirs[2];
+    int grid[2];
+    find_grid(a->axes, v->old->count, grid);
     for (int i = 0; i < v->old->count; i++) {
-        find_parts(a->axes, i, v->old->count, theirs);
+        find_parts(grid, i, theirs);
         if (v->old->ranks[i] != m->rank)
             at = copy_shared(a, theirs, v->after, UNPACK, at);
     }
@@ -459,6 +472,7 @@ static const char *fault_of(const drom_mpi *m, drom_mpi_array *a, MPI_Aint low)
 {
     const drom_mpi_axis *rows = &a->axes[0], *columns = &a->axes[1];
     long elements, bytes;
+    int grid[2];
     if (!all_agree(m->comm, is_axis(rows, m->size) && is_axis(columns, m->size)))
         return "an axis of an array has sizes or bounds that no split can have: see drom_mpi_axis in drom_mpi.h.";
     if (!is_same_everywhere(m, a))
@@ -468,7 +482,8 @@ static const char *fault_of(const drom_mpi *m, drom_mpi_array *a, MPI_Aint low)
     if (low != 0 || __builtin_mul_overflow(rows->size + 2 * rows->halo, columns->size + 2 * columns->halo, &elements) ||
         __builtin_mul_overflow(elements, (long)a->bytes, &bytes))
         return "an array is too large, or its elements do not begin at their address: choose another type or size.";
-    find_parts(a->axes, a->is_here ? m->rank : 0, a->is_here ? m->size : 1, a->parts);
+    find_grid(a->axes, a->is_here ? m->size : 1, grid);
+    find_parts(grid, a->is_here ? m->rank : 0, a->parts);
     a->memory = calloc(a->is_here ? memory_of(a, a->parts) + 1 : 1, 1);
     if (!all_agree(m->comm, a->memory != NULL))
         return "there is no memory for an array: use more nodes.";
