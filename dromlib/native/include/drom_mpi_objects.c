@@ -16,7 +16,7 @@ struct drom_mpi_objects {
     drom_mpi_objects *next;
     drom_mpi *m;
     drom_mpi_kind kind;
-    int *place, *next_place; /* of each object, the number of its rank among those that run */
+    int *place, *next_place; /* of each object, the number of its rank among those that run; in one piece of memory */
     double *work;            /* measured of each own object; 0 for others */
     double speed;            /* of this rank, as the program describes it */
     double busy, done;       /* seconds in own objects, and the work done in them */
@@ -171,27 +171,23 @@ static void agree(drom_mpi_objects *o, const struct side *old, const struct side
     int objects = (int)o->kind.count;
     if (old->me < 0) {
         MPI_Send(&o->speed, 1, MPI_DOUBLE, old->ranks[0], TAG_PLACES, m->all);
-        MPI_Recv(o->place, objects, MPI_INT, old->ranks[0], TAG_PLACES, m->all, MPI_STATUS_IGNORE);
-        MPI_Recv(o->next_place, objects, MPI_INT, old->ranks[0], TAG_PLACES, m->all, MPI_STATUS_IGNORE);
+        MPI_Recv(o->place, 2 * objects, MPI_INT, old->ranks[0], TAG_PLACES, m->all, MPI_STATUS_IGNORE);
         return;
     }
-    struct pace pace = {o->busy >= LEAST_BUSY ? o->done / o->busy : 0, o->speed};
     bool is_first = old->me == 0;
-    struct pace *paces = is_first ? must_have(m, malloc((size_t)old->count * sizeof *paces), 1) : NULL;
-    double *work = is_first ? must_have(m, malloc((size_t)objects * sizeof *work), 1) : NULL;
-    MPI_Gather(&pace, 2, MPI_DOUBLE, paces, 2, MPI_DOUBLE, 0, m->comm);
-    MPI_Reduce(o->work, work, objects, MPI_DOUBLE, MPI_SUM, 0, m->comm);
+    int count = objects + 2 * old->count; /* work of objects and paces of ranks: each has zeros for what is of others */
+    double *work = must_have(m, calloc((size_t)count, sizeof *work), 1);
+    struct pace *paces = (struct pace *)(work + objects);
+    memcpy(work, o->work, (size_t)objects * sizeof *work);
+    paces[old->me] = (struct pace){o->busy >= LEAST_BUSY ? o->done / o->busy : 0, o->speed};
+    MPI_Reduce(is_first ? MPI_IN_PLACE : work, work, count, MPI_DOUBLE, MPI_SUM, 0, m->comm);
     if (is_first)
         decide(o, old, new, work, paces);
-    free(paces);
     free(work);
     MPI_Bcast(o->next_place, objects, MPI_INT, 0, m->comm);
-    for (int i = 0; is_first && i < new->count; i++) {
-        if (number_of(old, new->ranks[i]) >= 0)
-            continue;
-        MPI_Send(o->place, objects, MPI_INT, new->ranks[i], TAG_PLACES, m->all);
-        MPI_Send(o->next_place, objects, MPI_INT, new->ranks[i], TAG_PLACES, m->all);
-    }
+    for (int i = 0; is_first && i < new->count; i++)
+        if (number_of(old, new->ranks[i]) < 0)
+            MPI_Send(o->place, 2 * objects, MPI_INT, new->ranks[i], TAG_PLACES, m->all);
     o->busy *= FORGETS;
     o->done *= FORGETS;
     for (long i = 0; i < objects; i++)
