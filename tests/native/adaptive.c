@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* adaptive MIN_RANKS STOP [SECONDS [LEAST MOST]] - an adaptive MPI program that computes with arrays of all kinds: each step adds 1 to each
- * element, but not in constant arrays, and all are compared with what they must be. It ends once there is a file STOP: with 0 if
- * all was right. The first rank that runs prints "changed RANKS" after each change. Rank 1 prints "stops" before step 1000, and
- * stops for SECONDS; from there on the program can use LEAST to MOST ranks. */
+ * element, but not in constant arrays, and all are compared with what they must be. Without a host file all ranks must have the same
+ * communicator each time that all run. It ends once there is a file STOP: with 0 if all was right. The first rank that runs prints
+ * "changed RANKS" after each change. Rank 1 prints "stops" before step 1000, and stops for SECONDS; from there on the program can use
+ * LEAST to MOST ranks. */
 #include <drom_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,8 @@ static long wrong_in(drom_mpi_array *a, long step, double more)
 int main(int argc, char **argv)
 {
     long step = 0, size = 61, wrong = 0;
-    int rank, ranks, outcome = DROM_MPI_SAME, stop = 0;
+    int rank, ranks, size_of_all, mark, is_marked, outcome = DROM_MPI_SAME, stop = 0;
+    void *value;
     MPI_Init(&argc, &argv);
     drom_mpi *m = drom_mpi_init(MPI_COMM_WORLD, atoi(argv[1]));
     if (!m) {
@@ -59,10 +61,17 @@ int main(int argc, char **argv)
     for (int i = 0; i < CONSTANTS; i++)
         wrong_in(constants[i], 0, -1);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(drom_mpi_comm(m), &size_of_all);
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &mark, NULL);
+    MPI_Comm_set_attr(drom_mpi_comm(m), mark, NULL);
     for (; !stop && (outcome = drom_mpi_point(m)) != DROM_MPI_OVER; step++) {
         int me;
         MPI_Comm_rank(drom_mpi_comm(m), &me);
         MPI_Comm_size(drom_mpi_comm(m), &ranks);
+        if (ranks == size_of_all && !getenv("DROM_MPI_HOSTFILE")) {
+            MPI_Comm_get_attr(drom_mpi_comm(m), mark, &value, &is_marked);
+            wrong += !is_marked;
+        }
         if (rank == 1 && step == 1000 && argc > 3) {
             printf("stops\n");
             fflush(stdout);

@@ -121,7 +121,10 @@ class Adaptive:
 def test_changes_leave_every_element_right(
     mpi: Mpi, folder: Path, tmp_path: Path, start: Programs, storm: tuple[str, int]
 ) -> None:
-    """Ranks leave and return at random; arrays of all kinds are right at each step, and all ranks end."""
+    """Ranks leave and return at random; arrays of all kinds are right at each step, and all ranks end.
+
+    All ranks have the same communicator each time that all run.
+    """
     (source, changes), sizes = storm, random.Random(33)
     with agents.start_agent(tmp_path, *FOUR) as agent:
         job, last = Adaptive(mpi, folder, start, agent, source=source), 4

@@ -124,18 +124,29 @@ static struct side side_of(const drom_mpi *m, const uint64_t *map)
 
 /* --- from one map to the next ----------------------------------------------------------------------------------------- */
 
+static void drop_comm(drom_mpi *m)
+{
+    if (m->comm != MPI_COMM_NULL && m->comm != m->whole)
+        MPI_Comm_free(&m->comm);
+    m->comm = MPI_COMM_NULL;
+}
+
 static void make_comm(drom_mpi *m, const struct side *new)
 {
+    bool is_whole = new->count == m->size;
     MPI_Group all, running;
-    if (m->comm != MPI_COMM_NULL)
-        MPI_Comm_free(&m->comm);
-    if (new->me < 0)
+    drop_comm(m);
+    if (is_whole)
+        m->comm = m->whole;
+    if (new->me < 0 || m->comm != MPI_COMM_NULL)
         return;
     MPI_Comm_group(m->all, &all);
     MPI_Group_incl(all, new->count, new->ranks, &running);
     MPI_Comm_create_group(m->all, running, TAG_COMM, &m->comm);
     MPI_Group_free(&running);
     MPI_Group_free(&all);
+    if (is_whole)
+        m->whole = m->comm;
 }
 
 /* Ranks that return learn both maps, the range and the values from the first rank that has run so far. */
@@ -475,6 +486,7 @@ static drom_mpi *make(MPI_Comm comm, int min_ranks)
     MPI_Comm_rank(comm, &m->rank);
     MPI_Comm_size(comm, &m->size);
     m->running = m->size;
+    m->comm = m->whole = MPI_COMM_NULL;
     m->min_ranks = m->want[1] = min_ranks;
     if (!make_maps(m)) {
         free(m);
@@ -513,6 +525,7 @@ drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks)
     }
     MPI_Comm_dup(comm, &m->all);
     MPI_Comm_dup(comm, &m->comm);
+    m->whole = m->comm;
     m->handle = drom_attach();
     report_want(m);
     MPI_Comm_compare(comm, MPI_COMM_WORLD, &compared);
@@ -570,13 +583,12 @@ static void end_rests(const drom_mpi *m)
 void drom_mpi_finalize(drom_mpi *m)
 {
     end_shipments(m);
-    if (m->comm != MPI_COMM_NULL)
-        MPI_Comm_free(&m->comm);
+    drop_comm(m);
     if (!m->is_released) {
         if (first_of(m, m->map) == m->rank)
             end_rests(m);
         settle(m);
-        MPI_Comm_free(&m->all);
+        use_all(m, MPI_COMM_NULL);
     }
     drom_detach(m->handle);
     free_arrays(m);

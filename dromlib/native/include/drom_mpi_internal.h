@@ -65,6 +65,7 @@ struct order {
 
 struct drom_mpi {
     MPI_Comm all, comm;
+    MPI_Comm whole; /* that of the running ranks while all run, for the next time that they do, as to make one takes long */
     int rank, size, min_ranks, running;
     int words;                                /* 64-bit words of a map */
     uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */

@@ -220,6 +220,9 @@ static bool end_alone(bool now)
 
 static void use_all(drom_mpi *m, MPI_Comm all)
 {
+    if (m->whole != MPI_COMM_NULL && m->whole != m->comm)
+        MPI_Comm_free(&m->whole);
+    m->whole = MPI_COMM_NULL;
     MPI_Comm_free(&m->all); /* Open MPI 4 waits for ever in MPI_Comm_disconnect() */
     m->all = all;
     if (all == MPI_COMM_NULL)
