@@ -13,7 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and with a core again */
+enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and at most with a core again */
+enum { LEAST_US = 50 };                /* at least with a core again */
 enum { READ_MS = 1000 };               /* for a launcher to read what a rank has printed */
 
 /* After how long without a malleability point of the others a rank with a core again says what they may wait for. */
@@ -41,6 +42,14 @@ static void nap(int ms)
 {
     struct timespec time = {0, ms * 1000000L};
     nanosleep(&time, NULL);
+}
+
+/* Nap for an eighth of the time that a rank has waited since it had a core again: others wait for it once they invite it. */
+static void nap_while_waiting(double since)
+{
+    double us = (MPI_Wtime() - since) * 1e6 / 8;
+    long most = RETURN_MS * 1000L, rounded = us < LEAST_US ? LEAST_US : us < (double)most ? (long)us : most;
+    nanosleep(&(struct timespec){0, rounded * 1000}, NULL);
 }
 
 /* Return whether the launcher has yet to read what this rank has printed on a pipe. */
@@ -385,7 +394,7 @@ static int rest(drom_mpi *m)
             int rank = receive_ready(m, status.MPI_SOURCE);
             send_numbers(m, &rank, 1, contact, TAG_READY);
         } else if (is_ready || drom_mode(m->handle) == DROM_UNMANAGED) {
-            nap(RETURN_MS);
+            nap_while_waiting(since);
         } else {
             drom_wait(m->handle, REST_MS);
         }
