@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from drom.scheduler.allocation.gaps import REMEMBERED, Gaps
 
 from tests.agent.checkpoint.conftest import criu
 from tests.support.agents import wait_until
@@ -88,6 +89,35 @@ def test_a_filler_in_a_container_is_driven_from_node_to_node(here: Cluster) -> N
     saves = [entry for entry in done["history"] if entry["what"] == "saved"]
     assert len(saves) >= 4
     assert all(entry["detail"]["bytes"] > 0 for entry in saves)
+
+
+@pytest.mark.parametrize("way", ["container", "program"])
+def test_a_filler_is_saved_as_late_as_its_last_saves_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Before its first save it has the lead of the command line, and then one of its own."""
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{ROOT / 'build' / 'criu'}")
+    if way == "container":
+        criu()
+    gaps = Gaps(20, 8)
+    with cluster(tmp_path, "--policy", "resources", "--filler-slot", "20s", "--filler-lead", "8") as here:
+        script = COUNT if way == "container" else SAVES_ITSELF
+        filler = _start(here, script, 100_000, "--checkpoint", way)
+        wait_until(lambda: len(_saves(here, filler)) >= 3, lambda: here.log, 300)
+        found = _saves(here, filler)
+        here.cli("cancel", str(filler))
+    for count, (ordered, _) in enumerate(found):
+        times = [round(1000 * took) for _, took in found[:count]][-REMEMBERED:]
+        assert -(ordered % -20) <= gaps.lead_ms(times) / 1000, found
+    assert any(-(ordered % -20) < 8 for ordered, _ in found), found
+
+
+def _saves(here: Cluster, filler: int) -> list[tuple[float, float]]:
+    """Return when saves of a filler were ordered, and how long they took."""
+    history = here.job(filler)["history"]
+    ordered = [entry["at"] for entry in history if entry["what"] == "saving"]
+    took = [entry["detail"]["seconds"] for entry in history if entry["what"] == "saved"]
+    return list(zip(ordered, took, strict=False))
 
 
 def test_a_filler_that_saves_itself_goes_on_from_its_own_state(here: Cluster) -> None:

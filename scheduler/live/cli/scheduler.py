@@ -18,7 +18,7 @@ from drom.agent.observe.guarded import EXIT_STATUS, LoopError
 from drom.agent.observe.log import Log, failure
 from drom.agent.system.paths import default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
-from drom.scheduler.allocation.gaps import Gaps
+from drom.scheduler.allocation.gaps import STAY, Gaps
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cli.scheduler_file import ARGUMENTS, PARTITIONS, SYSTEM_FILE, UsageError, key_of
 from drom.scheduler.live.cluster.home_rules import MOST_RULES, HomeRule, parse_rule
@@ -111,7 +111,7 @@ class SchedulerOptions:
         USUAL.gaps.lead,
         metavar="SECONDS",
         min=1,
-        help="Save fillers so long before a reservation begins, or a slot ends.",
+        help="Save fillers so long before a reservation begins, or a slot ends; only those never saved before.",
     )
     filler_slot: int = typer.Option(
         "",
@@ -357,7 +357,7 @@ def _settings(options: SchedulerOptions, partitions: tuple[Partition, ...], poli
     if settings.gaps.slot and (policy.built_in == "cp" or not policy.divides_nodes):
         msg = f"policy {policy.name} starts jobs at any time: leave out --filler-slot, or choose --policy resources."
         raise SchedulerError(msg)
-    if 0 < settings.gaps.slot <= 2 * settings.gaps.lead:
+    if 0 < settings.gaps.slot <= STAY * settings.gaps.lead:
         msg = f"slots of {settings.gaps.slot} s leave no time to fillers: choose a longer --filler-slot."
         raise SchedulerError(msg)
     return settings

@@ -73,10 +73,10 @@ class JobRequest(NamedTuple):
 
     Under a policy over resources `nodes` are units, each of which asks for `amounts` of resources by name (memory in
     MiB), and of which a node may have `most`. Policy `cp` divides the wait by `expected_wait` seconds. A filler may be
-    saved at any time, and goes on best on its `home` node. Under a policy of processors `nodes` are the most of these
-    that a job can ever use; now it can use from `least` to `most`. Under one of whole nodes it can run on `least`
-    nodes (0: on no fewer than it asks for), and shares them if it keeps `least_cores` of each. `contract` is a row of
-    `State.contracts`; empty: the job has none.
+    saved at any time, and goes on best on its `home` node; its last saves took `save_times` ms. Under a policy of
+    processors `nodes` are the most of these that a job can ever use; now it can use from `least` to `most`. Under one
+    of whole nodes it can run on `least` nodes (0: on no fewer than it asks for), and shares them if it keeps
+    `least_cores` of each. `contract` is a row of `State.contracts`; empty: the job has none.
     """
 
     nodes: int
@@ -92,6 +92,7 @@ class JobRequest(NamedTuple):
     least: int = 0
     contract: tuple[int, ...] = ()
     least_cores: int = 1
+    save_times: tuple[int, ...] = ()
 
 
 class Fault(NamedTuple):
@@ -123,8 +124,6 @@ class Controller:
         self.faults: list[Fault] = []
         """Decisions of the policy's last call that could not be carried out."""
         self.late: list[int] = []
-        self.evicted: list[int] = []
-        """Always empty: no filler runs under these policies."""
         """Jobs that reach their limits within this second, until the caller empties the list."""
         self._options = compiler.values(policy.options)
         self._world = live_state.empty_state(ROOM, ROOM, ROOM, cores, policy.layers, measured=policy.measures)

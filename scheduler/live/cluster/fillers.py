@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 from drom.agent.checkpoint.program import STATUS
 from drom.agent.execution import protocol as say
 from drom.agent.text import in_words
+from drom.scheduler.allocation.gaps import REMEMBERED
+from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster.jobs import PENDING, REQUEUE, how_it_ended
 from drom.scheduler.live.cluster.launch import start_of
 from drom.scheduler.live.cluster.placements import STARTED
+from drom.scheduler.live.cluster.resource_controller import ResourceController
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,10 +53,9 @@ class Fillers:
     def follow_policy(self, now: float) -> None:
         """Save the fillers that have to go, and put back those that wait for an image for too long."""
         controller = self._state.controller
-        if controller is None:
+        if not isinstance(controller, ResourceController):
             return
-        evicted, controller.evicted = controller.evicted, []
-        for number in evicted:
+        for number in controller.fillers_to_save(int(now * 1000)):
             self._evict(self._state.jobs[number], now)
         offers = self._executions.offers
         for number in [number for number, since in offers.items() if now - since >= OFFER_SECONDS]:
@@ -62,7 +64,10 @@ class Fillers:
 
     def next_look(self) -> float:
         """Return the time by which `follow_policy` must be called again."""
-        return min(self._executions.offers.values(), default=math.inf) + OFFER_SECONDS
+        controller = self._state.controller
+        due = controller.save_at if isinstance(controller, ResourceController) else NEVER
+        offered = min(self._executions.offers.values(), default=math.inf)
+        return min(offered + OFFER_SECONDS, math.inf if due == NEVER else (due + 1) / 1000)
 
     def _evict(self, job: Job, now: float) -> None:
         """Remove a filler from its node: save it if it runs, and return it to the queue if it has not started."""
@@ -88,15 +93,18 @@ class Fillers:
     def saved(self, part: Placement, message: say.Ended, now: float) -> None:
         """Record that a filler was saved and has left its node; it waits again, unless it is to end."""
         job, node = part.job, part.node
-        began = self._saving.get((job.number, job.attempt), now)
+        began = self._saving.get((job.number, job.attempt))
+        took = now - (now if began is None else began)
         if message.saved > job.saves:
+            if began is not None:
+                took_ms = round(1000 * min(took, self._state.settings.save_within))  # longer: the node was silent
+                job.save_times = [*job.save_times, took_ms][-REMEMBERED:]
             job.ran += now - (job.started or now)
             if job.image_on not in ("", node.name):  # there it has been replaced
                 self._outbox.send(job.image_on, say.Discard(job.number, job.saves))
             job.saves, job.cpu = message.saved, node.cpu
             job.image_on = node.name if job.spec.saving == say.CONTAINER else ""
-            took = round(now - began, 3)
-            self._outbox.record(job, now, "saved", node=node.name, bytes=message.written, seconds=took)
+            self._outbox.record(job, now, "saved", node=node.name, bytes=message.written, seconds=round(took, 3))
         if not job.verdict:
             size = f", in an image of {in_words(message.written)}" if message.written else ""
             job.reason = f"a regular job needed its node: it was saved on {node.name}{size}"

@@ -247,7 +247,8 @@ class JobQueue:
             amounts, expected = tuple(units.amounts(job.spec).items()), state.settings.expected_wait(job.spec)
             home = state.nodes[job.image_on].index if job.image_on else NOBODY
             fills = bool(job.spec.saving)
-            return JobRequest(count, length, RIGID, job.priority, group, most, amounts, expected, fills, home)
+            request = JobRequest(count, length, RIGID, job.priority, group, most, amounts, expected, fills, home)
+            return request._replace(save_times=tuple(job.save_times))
         if state.policy.pooled:
             cls = MALLEABLE if job.spec.least < job.spec.most else RIGID
             contract = contract_of(job.spec.contract).since(job.submitted) if job.spec.contract else ()

@@ -58,8 +58,9 @@ class Job:
     nodes that may leave some keeps those `needed` for the ranks that its programs report, and all once it `stays`, as
     its ranks did not leave one in time. While it shares all its nodes it keeps `needed_cores` of each for these ranks.
 
-    A filler was saved `saves` times, and had run for `ran` seconds by then. Its image is on node `image_on`, empty if
-    its program keeps its own, and can be restored on nodes with CPUs of type `cpu`.
+    A filler was saved `saves` times, and had run for `ran` seconds by then; the last saves took `save_times` ms. Its
+    image is on node `image_on`, empty if its program keeps its own, and can be restored on nodes with CPUs of type
+    `cpu`.
     """
 
     number: int
@@ -90,6 +91,7 @@ class Job:
     index: int = 0
     saves: int = 0
     ran: float = 0.0
+    save_times: list[int] = field(default_factory=list)
     image_on: str = ""
     cpu: str = ""
     notified: bool = False

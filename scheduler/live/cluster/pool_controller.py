@@ -98,8 +98,6 @@ class PoolController:
         """Decisions of the policy's last call that could not be carried out."""
         self.late: list[int] = []
         """Jobs that reach their limits within this second, until the caller empties the list."""
-        self.evicted: list[int] = []
-        """Always empty: no filler runs under these policies."""
         self._program = compiler.compile_program(policy)
         self._options = compiler.values(policy.options)
         self._waiting: dict[int, _Job] = {}

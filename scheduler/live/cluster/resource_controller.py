@@ -9,7 +9,7 @@ starts before `answered` brings the plan, or `PATIENCE` has passed: then a rule 
 question asks.
 
 Fillers come last in the queue, and the policy does not know of them: they run in the gaps that its jobs leave
-(`drom.scheduler.allocation.filling`). Those that have to go are `evicted`.
+(`drom.scheduler.allocation.filling`). `fillers_to_save` returns those that have to go, each its lead in ms before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from drom.scheduler.allocation.backfill import Held, Machine, Requests, decide, fitting, suited_nodes
 from drom.scheduler.allocation.filling import Reserved, allowance, leaving, slot_end
-from drom.scheduler.allocation.gaps import Gaps
+from drom.scheduler.allocation.gaps import STAY, Gaps
 from drom.scheduler.allocation.snapshot import Snapshot
 from drom.scheduler.interface import NEVER, NOBODY, NODE_DOWN
 from drom.scheduler.live.cluster.controller import OVERRUN, Fault, JobRequest
@@ -49,14 +49,14 @@ MOST_KINDS = 256
 """Groups of jobs, and kinds of requests, that are kept although no job of them waits."""
 ROOM = 256
 """Initial rows of a table."""
-NUMBER, FILLS, PRIORITY, SUBMITTED, EXPECTED, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(10)
-"""Columns of waiting jobs; the amounts of a unit follow."""
-END, NODE, PART = 2, 3, 4
-"""Columns of the parts of running jobs, after `NUMBER` and `FILLS`; the amounts of a part follow."""
+NUMBER, FILLS, LEAD, PRIORITY, SUBMITTED, EXPECTED, UNITS, MOST, LENGTH, KIND, AMOUNTS = range(11)
+"""Columns of waiting jobs; the amounts of a unit follow. The lead of a filler is in ms."""
+END, NODE, PART = 3, 4, 5
+"""Columns of the parts of running jobs, after `NUMBER`, `FILLS` and `LEAD`; the amounts of a part follow."""
 PUNCTUAL = 2
 """Seconds after the beginning of a slot within which its first turn has to come for regular jobs to start in it."""
-STAY = 2
-"""A filler starts only where no regular job is expected for so many times the lead."""
+MOST_RUNS = 16
+"""Most groups of fillers, one after the other in the queue, whose leads are told apart when they start."""
 
 
 def _enlarged(table: Ints, rows: int, columns: int) -> Ints:
@@ -129,11 +129,11 @@ class ResourceController:
         """Always empty: each decision can be carried out."""
         self.late: list[int] = []
         """Jobs that reach their limits within this second, until the caller empties the list."""
-        self.evicted: list[int] = []
-        """Fillers that are to be saved, or put back, now, until the caller empties the list."""
+        self.save_at = NEVER
+        """When a filler may have to go, in ms; NEVER if that depends on events alone."""
         self._gaps, self._leaving = gaps, set[int]()
         self._slot, self._fill_at = -1, NEVER
-        """The last slot in which the policy was called, and when a filler may have to go."""
+        """The last slot in which the policy was called, and when the next one begins."""
         self._reserved = Reserved(*(np.zeros(shape, np.int64) for shape in (0, 0, (0, 2))))
         rule = RULE | policy.options
         self._depth, self._by_walltime = int(rule["depth"]), bool(rule["order"])
@@ -282,7 +282,8 @@ class ResourceController:
         amounts, queue = self._amounts(demand), self._queue.rows
         kind = self._kind_of(demand.group, amounts)
         size = demand.nodes, demand.most, demand.requested
-        row = (number, demand.fills, demand.priority, now, demand.expected_wait, *size, kind, *amounts)
+        about = number, demand.fills, self._lead(demand), demand.priority
+        row = (*about, now, demand.expected_wait, *size, kind, *amounts)
         later = (queue[:, PRIORITY] > demand.priority) | (
             (queue[:, PRIORITY] == demand.priority) & (queue[:, NUMBER] < number)
         )
@@ -422,47 +423,76 @@ class ResourceController:
 
     # --- fillers ----------------------------------------------------------------------------------------------------
 
-    def _fill(self, now: int) -> dict[int, dict[int, int]]:
-        """Return the fillers that start now, each with its node, and record those that have to go."""
-        self._fill_news, self._fill_at = False, NEVER
-        waiting = self._queue.rows[len(self._regular) :]
-        fillers = self._held.rows[self._held.rows[:, FILLS] == 1]
-        if not len(waiting) and not len(fillers):
-            return {}
-        lead, end = self._gaps.lead, slot_end(self._gaps.slot, now)
-        looks = np.array([end - lead, end, *(self._reserved.begin - lead)])
-        self._fill_at = int(looks[looks > now].min(initial=NEVER))
-        stays = fillers[~np.isin(fillers[:, NUMBER], list(self._leaving))]
-        for row in leaving(self._allowed(now, lead), stays[:, NODE], stays[:, PART:]):
-            number = int(stays[row, NUMBER])
-            self._leaving.add(number)
-            self.evicted.append(number)
-        room = np.maximum(self._allowed(now, STAY * lead) - self._filled(), 0)
-        if not len(waiting) or not room[:, 0].any():
-            return {}
-        found = self._at_home(waiting, room)
-        others = waiting[~np.isin(waiting[:, NUMBER], list(found))]
-        suited = self._suited_nodes()
-        nothing = Held(*(np.zeros(shape, np.int64) for shape in (0, 0, (0, len(self._names)))))
-        answer = decide(now, Machine(self._capacity, room, suited), _requests_of(others), nothing, 0)
-        return found | {int(others[row, NUMBER]): {node: 1} for row, node, _ in answer.rows.tolist()}
+    def fillers_to_save(self, now_ms: int) -> list[int]:
+        """Return the fillers that are to be saved, or put back, now; a call of `turn` for this second comes before."""
+        if now_ms < self.save_at:
+            return []
+        rows = self._held.rows
+        stays = rows[(rows[:, FILLS] == 1) & ~np.isin(rows[:, NUMBER], list(self._leaving))]
+        begins = self._begins(now_ms // 1000)
+        looks = begins[:, None] - np.unique(stays[:, LEAD])
+        self.save_at = int(looks[looks > now_ms].min(initial=NEVER))
+        reach = np.searchsorted(begins, now_ms + stays[:, LEAD], "right")
+        goes = np.zeros(len(stays), bool)
+        for near in np.unique(reach):
+            left = np.flatnonzero(~goes)
+            most = self._allowed(begins[:near], now_ms // 1000)
+            found = left[leaving(most, stays[left, NODE], stays[left, PART:])]
+            goes[found[reach[found] >= near]] = True  # others are saved later, nearer to what needs their place
+        numbers: list[int] = stays[goes, NUMBER].tolist()
+        self._leaving.update(numbers)
+        return numbers
 
-    def _at_home(self, waiting: Ints, room: Ints) -> dict[int, dict[int, int]]:
-        """Return the fillers for which there is room where their images are, which is subtracted from `room`."""
+    def _fill(self, now: int) -> dict[int, dict[int, int]]:
+        """Return the fillers that start now, each with its node."""
+        self._fill_news, self._fill_at, self.save_at = False, slot_end(self._gaps.slot, now), 0
+        waiting = self._queue.rows[len(self._regular) :]
+        begins = self._begins(now)
+        reach = np.searchsorted(begins, 1000 * (now + 1) + STAY * waiting[:, LEAD], "right")
+        filled = self._filled()
+        most = {int(near): self._allowed(begins[:near], now) for near in np.unique(reach)}
+        if not any((allowed > filled)[:, 0].any() for allowed in most.values()):
+            return {}
+        found = self._at_home(waiting, [most[near] for near in reach.tolist()], filled)
+        rest = np.flatnonzero(~np.isin(waiting[:, NUMBER], list(found)))
+        nothing = Held(*(np.zeros(shape, np.int64) for shape in (0, 0, (0, len(self._names)))))
+        ends = (np.flatnonzero(np.diff(reach[rest])) + 1)[: MOST_RUNS - 1]
+        for run in np.split(rest, ends) if rest.size else ():
+            room = np.maximum(most[int(reach[run].max())] - filled, 0)
+            machine = Machine(self._capacity, room, self._suited_nodes())
+            for row, node, _ in decide(now, machine, _requests_of(waiting[run]), nothing, 0).rows.tolist():
+                found[int(waiting[run[row], NUMBER])] = {node: 1}
+                filled[node] += waiting[run[row], AMOUNTS:]
+        return found
+
+    def _at_home(self, waiting: Ints, most: Sequence[Ints], filled: Ints) -> dict[int, dict[int, int]]:
+        """Return the fillers for which there is room where their images are, which is added to `filled`.
+
+        `most` has what fillers may hold of each node for as long as each of those that wait has to stay.
+        """
         found: dict[int, dict[int, int]] = {}
         suited = self._suited_nodes()
-        for row in waiting:
+        for row, allowed in zip(waiting, most, strict=True):
             number, home = int(row[NUMBER]), self._requests[int(row[NUMBER])].home
-            if home != NOBODY and (suited[row[KIND]] == home).any() and (room[home] >= row[AMOUNTS:]).all():
-                room[home] -= row[AMOUNTS:]
+            if home == NOBODY or not (suited[row[KIND]] == home).any():
+                continue
+            asked = row[AMOUNTS:]
+            if (np.maximum(allowed[home] - filled[home], 0) >= asked).all():
+                filled[home] += asked
                 found[number] = {home: 1}
         return found
 
-    def _allowed(self, now: int, seconds: int) -> Ints:
-        """Return the most that fillers may hold of each node for so many seconds."""
-        if now + seconds >= slot_end(self._gaps.slot, now):
+    def _begins(self, now: int) -> Ints:
+        """Return when regular jobs may need the places of fillers, in ms: reservations, and the end of the slot."""
+        begins = np.unique(np.append(self._reserved.begin, slot_end(self._gaps.slot, now)))
+        return 1000 * begins[begins < NEVER]
+
+    def _allowed(self, begins: Ints, now: int) -> Ints:
+        """Return the most that fillers may hold of each node until after the last of these times in ms."""
+        last = int(begins.max(initial=-1)) // 1000
+        if last >= slot_end(self._gaps.slot, now):
             return np.zeros_like(self._free)
-        return allowance(self._free, self._held_by_regular(now), self._reserved, now + seconds + 1)
+        return allowance(self._free, self._held_by_regular(now), self._reserved, last + 1)
 
     def _filled(self) -> Ints:
         """Return what fillers hold of each node."""
@@ -607,7 +637,7 @@ class ResourceController:
         each = self._amounts(job.request)
         for node, count in units.items():
             part = [job.cores[node], *(count * amount for amount in each[1:])]
-            self._held.append((number, job.request.fills, job.end, node, *part))
+            self._held.append((number, job.request.fills, self._lead(job.request), job.end, node, *part))
             if not job.request.fills:
                 self._free[node] -= part
 
@@ -660,6 +690,10 @@ class ResourceController:
         for group in dropped:
             del self._groups[group]
         return dropped
+
+    def _lead(self, demand: JobRequest) -> int:
+        """Return the lead of a filler in ms; 0 for a regular job."""
+        return self._gaps.lead_ms(demand.save_times) if demand.fills else 0
 
     def _amounts(self, demand: JobRequest) -> list[int]:
         """Return what a unit of a job asks for, in the order of the resources."""

@@ -37,7 +37,7 @@ LOAD = 0.75
 """The load that regular jobs would be at the same time as they come, without gaps."""
 ACCURACY = 0.5
 LEAD = 3
-"""Seconds between the order to save a filler and the end of a slot, or the beginning of a reservation."""
+"""Seconds between the first order to save a filler and the end of a slot, or the beginning of a reservation."""
 SLOT = 60
 """Policy A: T in seconds."""
 TICK = 0.1

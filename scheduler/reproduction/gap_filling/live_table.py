@@ -26,7 +26,7 @@ _NAMES = {
 
 def lines(found: LiveResult, seconds: int) -> Iterator[str]:
     """Yield the table of runs, and the paper's bound with the measured t and c."""
-    yield f"{NODES} nodes of one core, {seconds} s of regular jobs, fillers saved by {found.saving} {LEAD} s ahead"
+    yield f"{NODES} nodes of one core, {seconds} s of regular jobs, fillers saved by {found.saving}"
     delays = (f"over {DELAYED:g} s", "longest, s")
     heads = ("regular", "load", "of idle slots", "gain", "response, s", *delays, "saves", "moves")
     rows = [

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,12 @@ from drom.agent.text import LONGEST
 from drom.scheduler.allocation.gaps import Gaps
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
+from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import explain
+from drom.scheduler.live.cluster.controller import JobRequest
 from drom.scheduler.live.cluster.jobs import User
 from drom.scheduler.live.cluster.partitions import Partition
+from drom.scheduler.live.cluster.resource_controller import MOST_RUNS, ResourceController
 from drom.scheduler.live.cluster.spec import Spec, check
 
 from tests.support.fake_cluster import ANN, SETTINGS, FakeCluster, Size
@@ -47,6 +51,26 @@ def submit(here: FakeCluster, asked: Spec) -> Job:
 def works(here: FakeCluster, job: Job, work: int) -> None:
     """Let a running filler have done some work."""
     here.nodes[job.launcher].known[job.number, job.attempt].work = work
+
+
+def pass_time(here: FakeCluster, until: float, takes: float) -> list[float]:
+    """Let time pass on a cluster of one node, on which saves take so long; return when saves were ordered."""
+    node, ordered, due = here.nodes["n0"], list[float](), math.inf
+    while here.now < until:
+        here.turn(max(0.0, min(here.now + 1.0, until, due, here.cluster.next_look()) - here.now))
+        node.read_all()
+        if not node.welcome:
+            here.join(node)
+        saving = [key for key, one in node.running.items() if one.save]
+        if saving and due == math.inf:
+            ordered.append(here.now)
+            due = here.now + takes
+        if here.now >= due:
+            node.finish_save(saving[0])
+            due = math.inf
+        while node.outbox:
+            here.hear(node)
+    return ordered
 
 
 def work_of(here: FakeCluster, job: Job) -> int:
@@ -186,11 +210,8 @@ def test_fillers_never_stand_in_the_way_of_a_reservation(tmp_path: Path) -> None
     assert begin is not None
     waits = submit(here, REGULAR)
     assert (waits.state, filler.state) == ("pending", "running")
-    while here.now < begin + 89:
-        here.settle()
-    assert filler.state == "running"
-    while here.now < begin + 91:
-        here.settle()
+    assert pass_time(here, begin + 89, takes=6.0) == []
+    assert pass_time(here, begin + 97, takes=6.0) == [begin + 90]
     assert (filler.state, short.state) == ("pending", "running")
     here.nodes["n0"].end((short.number, 1), 0)
     here.settle()
@@ -201,22 +222,107 @@ def test_under_policy_a_fillers_are_saved_before_each_slot_ends(tmp_path: Path) 
     """Regular jobs start at the beginnings of slots, and find all nodes free of fillers."""
     here = cluster(tmp_path, Gaps(60, 10), nodes=1)
     filler = submit(here, FILLER)
-    seen = set()
-    regular: Job | None = None
-    for _ in range(200):
+    assert pass_time(here, 1079, takes=5.0) == [1070]
+    assert (filler.state, filler.saves) == ("pending", 1)
+    assert len(pass_time(here, 1139, takes=5.0)) == 1
+    assert (filler.state, filler.saves) == ("pending", 2)
+    pass_time(here, 1160, takes=5.0)
+    assert filler.state == "running"
+    regular = submit(here, replace(REGULAR, time=60))
+    pass_time(here, 1202, takes=5.0)
+    assert regular.started == 1200
+
+
+def test_the_lead_of_saves_follows_those_that_were_measured(tmp_path: Path) -> None:
+    """A quick filler is saved just before a slot ends, a slow one in time, also after a restart of the scheduler."""
+    here = cluster(tmp_path, Gaps(60, 10), nodes=1)
+    filler = submit(here, FILLER)
+    assert pass_time(here, 1085, takes=0.4) == [1070, pytest.approx(1080 - 0.896, abs=0.002)]
+    assert filler.save_times == [400, 400]
+    assert pass_time(here, 1145, takes=0.4) == [pytest.approx(1140 - 0.896, abs=0.002)]
+    here.crash()
+    here.settle()
+    assert pass_time(here, 1210, takes=3.0) == [pytest.approx(1200 - 0.896, abs=0.002)]
+    for end in range(1260, 1680, 60):
+        assert pass_time(here, end + 10, takes=0.4) == [pytest.approx(end - 6.144, abs=0.002)]
+    again = [pytest.approx(1680 - 6.144, abs=0.002), pytest.approx(1680 - 0.896, abs=0.002)]
+    assert pass_time(here, 1690, takes=0.4) == again
+    (filler,) = here.cluster.jobs.values()
+    assert filler.save_times == [400] * 8
+
+
+def test_a_node_that_was_silent_does_not_make_saves_long(tmp_path: Path) -> None:
+    """No save takes longer than it may, and one that a scheduler has not ordered itself has no known time."""
+    here = cluster(tmp_path, Gaps(0, 10), nodes=1)
+    filler = submit(here, FILLER)
+    for late in (0.0, 2 * SETTINGS.save_within):
+        regular = here.cluster.submit(REGULAR, ANN, here.now)
+        here.turn()
+        here.nodes["n0"].read_all()
+        here.now += late
+        if not late:
+            here.crash()
         here.settle()
-        late = here.now % 60
-        on_nodes = {job.number for job in here.cluster.jobs.values() if job.state in ("starting", "running")}
-        if 51 < late < 60:
-            assert filler.number not in on_nodes
-        seen.add((filler.number in on_nodes, late < 10))
-        if here.now > 1100 and regular is None:
-            regular = submit(here, replace(REGULAR, time=60))
-    assert regular
-    assert regular.started is not None
-    assert regular.started % 60 <= 2
-    assert filler.saves >= 2
-    assert (True, True) in seen
+        here.nodes["n0"].end((regular.number, 1), 0)
+        here.settle()
+    (filler,) = (job for job in here.cluster.jobs.values() if job.spec.saving)
+    assert filler.saves == 2
+    assert filler.save_times == [1000 * SETTINGS.save_within]
+
+
+def test_each_filler_is_saved_its_own_lead_ahead() -> None:
+    """A quick one works on beside a slow one that is being saved; near the end of a slot only a quick one starts."""
+    controller = ResourceController(RESOURCES, Gaps(60, 10))
+    controller.describe(0, 2, 0, {})
+    controller.node_up(0)
+    amounts = (("cores", 1), ("memory", 0))
+    slow, quick = (JobRequest(1, 10**6, amounts=amounts, fills=True, save_times=(took,)) for took in (8_000, 400))
+    controller.submit(1, slow, 0)
+    controller.submit(2, quick, 0)
+    assert sorted(controller.turn(0)) == [1, 2]
+    assert controller.fillers_to_save(0) == []
+    assert controller.save_at == 60_000 - 16_384
+    assert controller.fillers_to_save(60_000 - 16_384) == [1]
+    controller.ended(1, 52)
+    controller.submit(1, slow, 52)
+    controller.submit(3, quick, 52)
+    assert controller.turn(52) == [3]
+    assert controller.fillers_to_save(52_000) == []
+    assert controller.fillers_to_save(60_000 - 896) == [2, 3]
+    assert controller.save_at == NEVER
+
+
+def test_who_is_to_leave_later_does_not_leave_earlier() -> None:
+    """Where one of two fillers has to go, it is the last one, although the first one would have to go sooner."""
+    controller = ResourceController(RESOURCES, Gaps(0, 10))
+    controller.describe(0, 4, 0, {})
+    controller.node_up(0)
+    one, two, three = ((("cores", cores), ("memory", 0)) for cores in (1, 2, 3))
+    controller.submit(0, JobRequest(1, 100, amounts=two), 0)
+    controller.turn(0)
+    for number, took in ((1, 8_000), (2, 400)):
+        controller.submit(number, JobRequest(1, 10**6, amounts=one, fills=True, save_times=(took,)), number)
+        assert controller.turn(number) == [number]
+    controller.submit(3, JobRequest(1, 10, amounts=three), 3)
+    assert controller.turn(3) == []
+    assert controller.planned(3) == 100
+    assert controller.fillers_to_save(3_000) == []
+    assert controller.fillers_to_save(100_000 - 16_384) == []
+    assert controller.save_at == 100_000 - 896
+    assert controller.fillers_to_save(100_000 - 896) == [2]
+
+
+def test_many_fillers_with_different_leads_start_in_their_order() -> None:
+    """Beyond a number of changes in the queue the longest lead of the rest counts, which holds up nobody else."""
+    controller = ResourceController(RESOURCES, Gaps(60, 10))
+    controller.describe(0, 30, 0, {})
+    controller.node_up(0)
+    amounts = (("cores", 1), ("memory", 0))
+    for number in range(100):
+        took = 8_000 if number % 2 else 400
+        controller.submit(number, JobRequest(1, 10**6, amounts=amounts, fills=True, save_times=(took,)), 0)
+    assert controller.turn(30) == list(range(0, MOST_RUNS, 2))
+    assert sorted(controller.turn(60)) == list(range(1, MOST_RUNS, 2)) + list(range(MOST_RUNS, 30))
 
 
 def test_a_job_that_comes_within_a_slot_waits_for_the_next(tmp_path: Path) -> None:

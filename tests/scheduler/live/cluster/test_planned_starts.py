@@ -190,11 +190,12 @@ def test_fillers_leave_before_a_planned_start() -> None:
     assert asked.numbers == [0]
     here.answered(asked, PlannedStarts({0: 100}, {0: {1: 1}}))
     assert here.turn(10) == []
-    assert here.wake == 90
+    assert here.fillers_to_save(10_999) == []
+    assert here.save_at == 90_000
     assert here.turn(89) == []
-    assert here.evicted == []
+    assert here.fillers_to_save(89_999) == []
     here.turn(90)
     (there,) = here.residents(1)
-    assert here.evicted == [there]
+    assert here.fillers_to_save(90_000) == [there]
     here.ended(there, 93)
     assert here.turn(93) == []
