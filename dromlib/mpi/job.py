@@ -47,7 +47,11 @@ class AdaptiveJob:
     """
 
     comm: MPI.Comm
-    """The communicator of the running ranks. It lasts until the next change. MPI.COMM_NULL after `Outcome.OVER`."""
+    """The communicator of the running ranks. MPI.COMM_NULL after `Outcome.OVER`.
+
+    It lasts until the next change; that of all ranks is the same each time that all run, until some are spawned or
+    released.
+    """
 
     def __init__(self, comm: MPI.Intracomm, min_ranks: int = 1) -> None:
         auto = sys.modules.get("dromlib.auto")

@@ -157,7 +157,8 @@ int drom_mpi_point(drom_mpi *m);
 int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks);
 
 /* Return the communicator of the running ranks, in the order of their ranks at the start; spawned ones follow. It lasts until
- * the next change; that of all ranks is the same each time that all run, until ranks are spawned or released. MPI_COMM_NULL after DROM_MPI_OVER; spawned ranks have one of their own until their first point. */
+ * the next change; that of all ranks is the same each time that all run, until ranks are spawned or released. MPI_COMM_NULL
+ * after DROM_MPI_OVER; spawned ranks have one of their own until their first point. */
 MPI_Comm drom_mpi_comm(const drom_mpi *m);
 
 /* Return the place of this rank's first own element, behind the halo. It lasts until the next change. */
