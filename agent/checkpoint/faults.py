@@ -36,6 +36,7 @@ _FAULTS = (
     (r"Can't fork for (\d+): File exists", "the process number {0} is in use on this node: restore it on another"),
     (r"Can't dump ghost file (\S+)", "it has the deleted file {0} open, which is too large: close it before a save"),
     (r"File (\S+) has bad (?:size|mode|build-id)", "the file {0} has changed since the save: restore its contents"),
+    (r"post-restore script ret code", "a path of a file that it has open leads elsewhere since the save: restore that"),
     (r"Can't open file (\S+) on restore", "the file {0} is missing on this node: make it available"),
     (
         r"External socket is used|half of stream unix|unixsk",

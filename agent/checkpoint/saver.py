@@ -32,7 +32,7 @@ from drom.agent.system.files import read_plain
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from drom.agent.checkpoint.images import Image
@@ -93,12 +93,13 @@ class Saver:
             except CheckpointError:
                 self._discard(entry)
                 raise
-            in_time = _await_end(process, limit)
-            completes = _has_failed_cleanly(entry) if in_time else _abandon(entry, process)
+            ends = _await_end(process, limit, lambda: _is_too_large(entry))
+            completes = _has_failed_cleanly(entry) if ends else _abandon(entry, process)
             status = process.wait()
             if crashed := status != 0 and not completes:
                 self._clean(entry, entry.image.boot, entry.image.start_time)
-            why = "" if status == 0 else _reason(entry, "dump.log") if in_time else "its time for that was over."
+            has_reason = ends or _is_too_large(entry)
+            why = "" if status == 0 else _reason(entry, "dump.log") if has_reason else "its time for that was over."
             entry.look()
             self._settle_save(entry, ended=status == 0)
             if entry.state != WHOLE:
@@ -222,14 +223,14 @@ class Saver:
             raise CheckpointError(msg) from None
 
 
-def _await_end(process: subprocess.Popen[bytes], limit: Limit) -> bool:
-    """Wait for the end of a child before `limit`; return False if it has not come.
+def _await_end(process: subprocess.Popen[bytes], limit: Limit, must_stop: Callable[[], bool] = lambda: False) -> bool:
+    """Wait for the end of a child before `limit`, and before `must_stop`; return False if it has not come.
 
     While CRIU tries what the kernel can do, it has children that stop themselves. If it is killed meanwhile, runc waits
     for such a child.
     """
     while not Limit(min(limit.until, time.monotonic() + ORPHAN_SECONDS), limit.stop).await_end(process):
-        if limit.is_over():
+        if limit.is_over() or must_stop():
             return False
         _kill_orphans(process.pid)
     return True
@@ -333,9 +334,14 @@ def _has_ended(image: Image) -> bool:
 
 def _reason(entry: Entry, log: str) -> str:
     """Return why CRIU failed, as the end of a sentence."""
-    if entry.state == NEW and entry.path.is_dir() and entry.size() > entry.image.reserved:
+    if _is_too_large(entry):
         return "its image is larger than the store has room for: free space there or raise the quota."
     return faults.of_criu(_text(entry.path / log), faults.of_runc(_text(entry.path / "runc.log")))
+
+
+def _is_too_large(entry: Entry) -> bool:
+    """Return whether a new image is larger than reserved: CRIU bounds each file, not all files together."""
+    return entry.state == NEW and entry.size() > entry.image.reserved
 
 
 def _text(path: Path) -> str:

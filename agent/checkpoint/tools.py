@@ -2,9 +2,9 @@
 """CRIU and runc: where they are, and how they are run for one image.
 
 Both ways use the script `criu`, which limits the size of files, and have CRIU call the script `commit`. When an
-image is complete and the processes still stand, it writes the image through to the disk and makes it whole; if that
-fails, the processes go on, otherwise CRIU ends them. When all processes are restored and before they go on, it makes
-the image restored.
+image is complete and the processes still stand, it adds what they have open, writes the image through to the disk and
+makes it whole; if that fails, the processes go on, otherwise CRIU ends them. When all processes are restored and before
+they go on, it makes the image restored, unless they have something else open.
 """
 
 from __future__ import annotations
@@ -49,17 +49,37 @@ exit $?
 """
 _COMMIT = """\
 #!/bin/sh
+# What the processes have open, and how: `lrwx------ /home/ann/file`. What is deleted has no path.
+opened() {
+    pids=$CRTOOLS_INIT_PID
+    while [ -n "$pids" ]; do
+        for pid in $pids; do
+            find "/proc/$pid/fd" "/proc/$pid/cwd" "/proc/$pid/exe" "/proc/$pid/map_files" \
+                -lname '/*' ! -lname '* (deleted)' -printf '%M %l\\0'
+        done
+        pids=$(for pid in $pids; do printf '%s\\n' "/proc/$pid/task/"*/children; done | xargs cat) || return 1
+    done
+}
+export LC_ALL=C
 case $CRTOOLS_SCRIPT_ACTION in
-post-dump | pre-resume) cd -P "$CRTOOLS_IMAGE_DIR" && image=$PWD || exit 1 ;;
+post-dump | post-restore | pre-resume) cd -P "$CRTOOLS_IMAGE_DIR" && image=$PWD || exit 1 ;;
 *) exit 0 ;;
 esac
 case $CRTOOLS_SCRIPT_ACTION:$image in
 post-dump:*.new)
+    opened >found && sort -zuo opened found && rm found || exit 1
     size=$(du -sb .) && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
     [ ! -e abandoned ] || exit 1
     set -- ./* . # Four processes write them to the disk: waits for its flushes overlap.
     printf '%s\\0' "$@" | xargs -0 -P 4 -n $(($# / 4 + 1)) sync || exit 1
     mv -T "$image" "${image%.new}" && sync "${image%/*}"
+    ;;
+post-restore:*.restoring)
+    # CRIU has opened files as root, and followed links that their user may have made since the save. It has its log,
+    # and folders that all may read, open in each process as well.
+    printf '%s\\0' 'l--------- /' "l-wx------ $image/restore.log" 'lr-x------ /proc' | sort -zu - opened >expected &&
+        opened >found && sort -zuo found found && comm -z -13 expected found >elsewhere &&
+        [ ! -s elsewhere ] && rm expected found elsewhere || exit 1
     ;;
 pre-resume:*.restoring)
     echo "$CRTOOLS_INIT_PID" >pid && mv -T "$image" "${image%.restoring}.restored"

@@ -100,6 +100,17 @@ def test_a_dump_that_fails_leaves_no_image(kept: ImageStore, tmp_path: Path, chi
     assert [path.name for path in kept.path.iterdir()] == ["tools"]
 
 
+def test_a_dump_that_outgrows_its_room_is_abandoned(kept: ImageStore, tmp_path: Path, child: Child) -> None:
+    """Many files together, such as deleted ones that a job has open, take no more of the disk than one large file."""
+    grows = 'for n in 1 2 3 4; do truncate -s 40M "$5/pages-$n.img"; done; until [ -e "$5/abandoned" ]; do sleep 0.01'
+    fails = 'done; echo "(0.1) Error (criu/cr-dump.c:1): Dumping FAILED." >"$5/dump.log"; exit 1'
+    made = saver(kept, program(tmp_path / "criu", f"{grows}; {fails}"))
+    with pytest.raises(CheckpointError, match="not saved and goes on: its image is larger than the store has room for"):
+        made.save(image_of(child))
+
+    assert [path.name for path in kept.path.iterdir()] == ["tools"]
+
+
 def test_tools_that_vanish_leave_no_image(kept: ImageStore, tmp_path: Path, child: Child) -> None:
     """A script that cannot be started is reported, and the job goes on."""
     made = saver(kept, program(tmp_path / "criu"))

@@ -45,7 +45,10 @@ def commit(folder: Path, files: list[str], broken: str = "nothing") -> tuple[int
         "CRTOOLS_IMAGE_DIR": str(image),
         "DROM_IMAGE_BLOCKS": str(1 << 20),
     }
-    status = subprocess.run([made.commit], env=environment, check=False).returncode
+    with subprocess.Popen(["sleep", "infinity"]) as job:
+        environment["CRTOOLS_INIT_PID"] = str(job.pid)
+        status = subprocess.run([made.commit], env=environment, check=False).returncode
+        job.kill()
     return status, log.read_text().splitlines()
 
 
@@ -57,7 +60,9 @@ def test_each_file_of_an_image_is_on_the_disk_before_it_is_whole(tmp_path: Path,
     status, synced = commit(tmp_path, files)
 
     assert status == 0
-    assert sorted(synced[:-1]) == sorted(f"1.1.new {name}" for name in (*(f"./{file}" for file in files), "."))
+    assert sorted(synced[:-1]) == sorted(
+        f"1.1.new {name}" for name in (*(f"./{file}" for file in (*files, "opened")), ".")
+    )
     assert synced[-1] == f"1.1 {tmp_path}/images"
     assert [path.name for path in (tmp_path / "images").iterdir()] == ["1.1"]
 
