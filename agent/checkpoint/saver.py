@@ -28,7 +28,7 @@ from drom.agent.checkpoint.images import (
 from drom.agent.checkpoint.store import write
 from drom.agent.checkpoint.tools import ABANDONED, Limit, within
 from drom.agent.system import proc
-from drom.agent.system.files import read_plain
+from drom.agent.system.files import open_plain, read_plain
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from drom.agent.checkpoint.tools import Tools
 
 LONGEST_LOG = 1 << 20
+"""Bytes of a log that are read, the last ones: CRIU writes more for a job of many processes."""
 RESTORE_SECONDS = 600.0
 """Seconds after which a restore is ended. If CRIU itself was killed, runc waits for it in vain."""
 SAVE_SECONDS = 3600.0
@@ -47,7 +48,7 @@ ORPHAN_SECONDS = 1.0
 """Seconds after which children of a killed CRIU are looked for."""
 ABANDON_SECONDS = 30.0
 """Seconds that CRIU has to leave a job that it was to save."""
-_FAILED = b"Dumping FAILED"
+_FAILED = "Dumping FAILED"
 """What CRIU logs when it has failed and the processes go on."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OF_RESTORE = ("restore.log", "runc.log", "pid", "since")
@@ -263,7 +264,7 @@ def _kill(pid: int, stat: proc.Stat) -> None:
 def _has_failed_cleanly(entry: Entry) -> bool:
     """Return whether CRIU has touched no process of a job, or says at its end that it has left them in order."""
     log = entry.path / "dump.log"
-    return not log.exists() or _FAILED in read_plain(log, LONGEST_LOG)
+    return not log.exists() or _FAILED in _text(log)
 
 
 def _abandon(entry: Entry, process: subprocess.Popen[bytes]) -> bool:
@@ -345,8 +346,11 @@ def _is_too_large(entry: Entry) -> bool:
 
 
 def _text(path: Path) -> str:
+    """Return the last `LONGEST_LOG` bytes of a file; an empty text if it cannot be read."""
     try:
-        return read_plain(path, LONGEST_LOG).decode(errors="replace")
+        with open_plain(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_LOG))
+            return file.read(LONGEST_LOG).decode(errors="replace")
     except OSError:
         return ""
 

@@ -100,6 +100,16 @@ def test_a_dump_that_fails_leaves_no_image(kept: ImageStore, tmp_path: Path, chi
     assert [path.name for path in kept.path.iterdir()] == ["tools"]
 
 
+def test_a_dump_that_fails_with_a_long_log_leaves_no_image(kept: ImageStore, tmp_path: Path, child: Child) -> None:
+    """The job goes on, as its end says that CRIU has left the processes in order; the reason is near that."""
+    log = 'yes "(0.1) Pagemap" | head -c 3000000; echo "(0.1) Error (criu/sk-inet.c:191): inet: Connected TCP socket"'
+    made = saver(kept, program(tmp_path / "criu", f'({log}; echo "(0.1) Dumping FAILED.") >"$5/dump.log"; exit 1'))
+    with pytest.raises(CheckpointError, match="not saved and goes on: it has an open TCP connection"):
+        made.save(image_of(child))
+
+    assert [path.name for path in kept.path.iterdir()] == ["tools"]
+
+
 def test_a_dump_that_outgrows_its_room_is_abandoned(kept: ImageStore, tmp_path: Path, child: Child) -> None:
     """Many files together, such as deleted ones that a job has open, take no more of the disk than one large file."""
     grows = 'for n in 1 2 3 4; do truncate -s 40M "$5/pages-$n.img"; done; until [ -e "$5/abandoned" ]; do sleep 0.01'
