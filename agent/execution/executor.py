@@ -23,7 +23,7 @@ from drom.agent.execution.schedulers import Schedulers
 from drom.agent.execution.supervisor import PATIENCE, Attempt, StepSupervisor, send_signal
 from drom.agent.model.jobs import Reservation
 from drom.agent.system import proc
-from drom.agent.text import in_words
+from drom.agent.text import counted, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -605,7 +605,8 @@ class JobExecutor(NoScheduler):
                 attempt.due = now + AGAIN
                 return
             attempt.due = None
-            reason = f"it was not applied in time: {wanted} cores were ordered."
+            verb = "was" if wanted == 1 else "were"
+            reason = f"it was not applied in time: {counted(wanted, 'core')} {verb} ordered."
             self._log_reason(protocol.NotResized(*attempt.key, held, reason))
 
 
