@@ -30,7 +30,7 @@ kernel-node:
 	@$(VENV)/bin/python -c "from drom.agent.placement.kernel.distributor import kernel; kernel()"
 
 kernel-simulator:
-	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import *; [compile_program(load_policy(name), ordered=one) for name in BUILT_IN for one in (True, False)]"
+	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import *; [compile_program(load_policy(name), ordered=one) for name in BUILT_IN for one in (True, False)]; compile_start()"
 	@$(VENV)/bin/python -c "from drom.scheduler.gap_filling.simulation import compile_all; compile_all()"
 	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import load_policy; from drom.scheduler.live.cluster.driver import prepare; prepare(load_policy('fcfs')); prepare(load_policy('resources'))"
 

@@ -41,7 +41,7 @@ def policy_errors_as_sentences(policy: Policy, now: Callable[[], int]) -> Iterat
 
 
 def _name(policy: Policy) -> str:
-    return policy.decide.__code__.co_filename
+    return str(policy.source)
 
 
 def _words(error: BaseException | None) -> str:

@@ -7,13 +7,14 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.scheduler.engine.compiler import BASELINES, load_policy
+from drom.scheduler.engine.compiler import BASELINES, compile_program, compile_start, load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.interface import MALLEABLE, NEVER
 from drom.scheduler.live.cluster.controller import Controller, JobRequest
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core import event
 
 from tests.support import reference_schedules as reference
 from tests.support.schedules import NODES, Row, jobs_of, logs, simulation, starts, workload
@@ -21,6 +22,8 @@ from tests.support.schedules import NODES, Row, jobs_of, logs, simulation, start
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from drom.scheduler.engine.compiler import Policy
 
     from tests.support.reference_schedules import Job
 
@@ -173,17 +176,65 @@ def test_a_score_of_ones_own(tmp_path: Path) -> None:
     assert load_policy(file).parameters() == {"weight": 1, "backfill": 3}
 
 
+@pytest.fixture(scope="module")
+def area(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """Return a user's policy that orders jobs as `saf` does."""
+    return load_policy(own(tmp_path_factory.mktemp("area") / "area.py", "options[0] * area(state.jobs, job)"))
+
+
 @settings(deadline=None, max_examples=50)
 @given(rows=logs())
-def test_a_fixed_score_changes_no_schedule(rows: list[Row]) -> None:
-    """A score that is computed once orders the queue as one that is computed at each call."""
+def test_one_score_makes_one_schedule(area: Policy, rows: list[Row]) -> None:
+    """A score that is computed once orders the queue as one that is computed at each call, by drom or by a user."""
     policy = load_policy("saf")
-    runs = [Simulation.of(workload(rows), Machine(NODES), one) for one in (policy, policy._replace(score=None))]
+    runs = [Simulation.of(workload(rows), Machine(NODES), one) for one in (policy, policy._replace(fixed=False), area)]
     for run in runs:
         run.run()
+    first, *others = [run.world.jobs.start.tolist() for run in runs]
 
-    assert [run.program.scores is None for run in runs] == [False, True]
-    assert runs[0].world.jobs.start.tolist() == runs[1].world.jobs.start.tolist()
+    assert [run.program.scores is None for run in runs] == [False, True, True]
+    assert others == [first, first]
+
+
+def test_a_score_is_compiled_without_what_all_share(tmp_path: Path) -> None:
+    """Sorting and backfilling, which take most of the time, are compiled once for all files."""
+    compile_start()
+    with event.install_recorder("numba:compile") as recorder:
+        compile_program(load_policy(own(tmp_path / "area.py", "options[0] - area(state.jobs, job)")))
+    names = {one.data["dispatcher"].py_func.__name__ for _, one in recorder.buffer}
+
+    assert {"score", "area"} <= names
+    assert not {"from_head", "in_order", "backfill", "argsort"} & names
+
+
+@pytest.mark.parametrize("more", ["", "\n\nFIXED = True"])
+@pytest.mark.parametrize(
+    ("result", "line", "fault"),
+    [
+        ("'x'", 15, "No conversion from Literal[str](x) to float64"),
+        ("None", 15, "No conversion from none to float64"),
+        ("nothing + 1", 15, "NameError: name 'nothing' is not defined"),
+        ("state.wish", 15, "Unknown attribute 'wish' of type State"),
+        ("1 + 'a'", 15, "No implementation of function Function(<built-in function add>) found for signature: add("),
+        ("area(state, job)", 12, "Unknown attribute 'requested' of type State"),
+        ("area(job)", 15, "TypingError: Cannot bind"),
+    ],
+)
+def test_a_fault_of_a_score_has_its_line(tmp_path: Path, result: str, line: int, fault: str, more: str) -> None:
+    """One sentence names the user's file and line, not those of drom's code that calls the score."""
+    file = own(tmp_path / "wrong.py", result + more)
+    with pytest.raises(SchedulerError) as raised:
+        starts([(0, 5, 5, 8)], file)
+
+    assert str(raised.value).startswith(f"numba cannot compile the policy {file}, line {line}: {fault}")
+
+
+def test_a_score_that_fails_in_plain_python_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names the line in the user's file, not that of drom's code that calls the score."""
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    file = own(tmp_path / "wrong.py", "area(state.jobs, 99)")
+    with pytest.raises(SchedulerError, match=rf"IndexError: index 99 is .* \({file}, line 12\)"):
+        starts([(0, 5, 5, 8)], file)
 
 
 def test_a_fixed_score_is_computed_at_each_call_where_run_times_are_predicted() -> None:
