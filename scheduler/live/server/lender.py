@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RETRY = 1.0
 """Seconds until free lists are written again after a failure."""
 AGAIN = 0.05
-"""Seconds until they are written again after another scheduler has written one of them."""
+"""Seconds until they are written again after another scheduler has written one of them, unless that is seen sooner."""
 
 
 class Lender:
@@ -51,6 +51,8 @@ class Lender:
         """The version of the free lists at the last decision."""
         self._again = 0.0
         """When free lists may be written again (CLOCK_MONOTONIC)."""
+        self._conflict: int | None = None
+        """The version of the free lists that is no longer the store's; None after a write without an answer."""
 
     def epoch_of(self, node: str) -> int:
         """Return the epoch with which the agent of a node is welcomed.
@@ -66,7 +68,11 @@ class Lender:
         """Return in how many seconds there is something to do."""
         if self._knows == self._rows.epoch and self._seen == self._lists.version:
             return math.inf
-        return max(0.0, self._again - time.monotonic())
+        return 0.0 if self._may_write() else max(0.0, self._again - time.monotonic())
+
+    def _may_write(self) -> bool:
+        """Return whether free lists may be written: after a conflict as soon as they are seen as they are now."""
+        return self._conflict not in {None, self._lists.version} or time.monotonic() >= self._again
 
     def follow(self) -> bool:
         """Update which nodes the cluster schedules on; return False if it is not known which are lent."""
@@ -81,26 +87,27 @@ class Lender:
         Once it is written, no earlier write can arrive any more.
         """
         epoch = self._rows.epoch
-        if self._knows != epoch and time.monotonic() >= self._again:
+        if self._knows != epoch and self._may_write():
             own = self._lists.seen.get(self._home, EMPTY)
             self._knows = epoch if self._swap({self._home: own}) else 0
         return self._knows == epoch
 
     def _swap(self, lists: Mapping[str, FreeList]) -> bool:
-        now = time.monotonic()
+        now, version = time.monotonic(), self._lists.version
+        self._conflict, self._again = None, now
         try:
             held = self._lists.swap(self._home, self._rows.leader_key, self._rows.epoch, lists)
         except StoreError:
             self._knows, self._again = 0, now + RETRY
             return False
         if not held:
-            self._again = now + AGAIN
+            self._conflict, self._again = version, now + AGAIN
         return held
 
     def act(self) -> None:
         """Give back nodes, borrow those that the first waiting job lacks, and offer idle ones; all else is stored."""
         stored, loans = self._stored, self._stored.cluster.loans
-        if time.monotonic() < self._again:
+        if not self._may_write():
             return
         self._seen = self._lists.version
         decision = decide(loans.situation(), self._lists.seen)

@@ -11,6 +11,9 @@ The first waiting job of a controller takes nodes of others while its own do not
 compare-and-swap on a free list that returns the present one on failure. A job that misses too often in a row gives all
 back, pauses and begins again, so that no two jobs wait for each other forever.
 
+With `WHOLE` controllers do what `drom scheduler` does instead (`drom.scheduler.live.cluster.lending`): they offer idle
+nodes in their free lists while others want some, and a job takes all that it needs by one transaction.
+
 Each version of a free list has a number. Times are seconds. Pure loops that numba compiles (`compiled`).
 """
 
@@ -29,12 +32,13 @@ if TYPE_CHECKING:
     from drom.scheduler.interface import Floats, Ints
 
 NOBODY, ASLEEP = -1, -2
-NONE, RANDOM, CACHED, RICHEST, MONITOR = range(5)
+NONE, RANDOM, CACHED, RICHEST, MONITOR, WHOLE = range(6)
 """From whom nodes are taken: nobody; anyone; one of those whose cached free counts are not 0; the one of these with
-most; the one with most of all, which a sorted map in the store knows."""
-SUBMIT, REPORT, STORE, LOOK, PROBE, TAKE, RETURN, CHOOSE, WAKE = range(9)
+most; the one with most of all, which a sorted map in the store knows; several at once, of those that offer some."""
+SUBMIT, REPORT, STORE, LOOK, PROBE, TAKE, RETURN, CHOOSE, WAKE, SWAP, SWAPPED, SEEN, BACK = range(13)
 """Events: an order of jobs arrives; the nodes of a job have answered; a message of a turn, or of a job, is at the
-store; a job that waits looks for nodes; nodes of a controller have come back, or its turn ends."""
+store; a job that waits looks for nodes; nodes of a controller have come back, or its turn ends. Of `WHOLE`: a
+transaction is at the store; it is answered; all see a free list; lent nodes have introduced themselves at home."""
 QUEUED, STEALING, STARTED, ENDING, DONE = range(5)
 """Phases of a job."""
 MESSAGES, CONFLICTS, RELEASES, STORE_BUSY, EVENTS, RANDOMS, SEQUENCE = range(7)
@@ -44,6 +48,8 @@ TURN, MOST, READ = 0.05, 256, 0.35
 """The most seconds for which a turn reads what nodes send, and the most messages, as in `drom scheduler`, and the part
 of a node's costs that reading is; the other part, to store and to send, has no bound. A job has two answers of each
 node, of 35 microseconds."""
+AGAIN = 0.05
+"""Seconds until `drom scheduler` writes free lists again after another one has written one, unless it sees a change."""
 ROWS = 100
 """The most rows of a message to the store. A change of more is first stored as a whole, by two messages, then in parts,
 and then that is deleted."""
@@ -149,6 +155,23 @@ class World(NamedTuple):
     """Its job that takes nodes of others."""
     waiters: Ints
     """The jobs that wait for its nodes, linked by `behind`."""
+    # by controller, with `WHOLE`
+    big: Ints
+    big_end: Ints
+    """The queue of the jobs that are larger than its partition, which hold up no others; linked by `behind`."""
+    lists: Ints
+    """Its free list: the nodes that it offers (which are not in `free`), whether it wants some, and the version."""
+    known: Ints
+    """The same as the others see it."""
+    wish: Ints
+    """Its free list as its transaction writes it: the version that it has seen, NOBODY if the list stays as it is."""
+    chosen: Ints
+    """The job for which its transaction takes nodes."""
+    taken: Ints
+    due: Ints
+    """The loans that its transaction takes, and those that it gives back."""
+    again: Floats
+    """When it may write free lists again."""
     # by controller and entry of its cache
     who: Ints
     had: Ints
@@ -183,6 +206,8 @@ class World(NamedTuple):
     lender: Ints
     amount: Ints
     further: Ints
+    given: Ints
+    """The version of the lender's free list that a transaction has seen."""
     unused: Ints
     """The first loan that is not in use; one entry."""
 
@@ -254,7 +279,7 @@ def request(w: World, heap: Heap, j: int, now: float, at: tuple[float, float, fl
     (begin, each, last), costs, starts = at, w.costs, w.phase[j] == STARTED
     w.left[j] = w.size[j] + 1 if starts else w.size[j] - 1
     ended = max(last, now + (costs.launch if starts else costs.agent))
-    if w.loans[j] != NOBODY:
+    if w.loans[j] != NOBODY and w.options.pick != WHOLE:
         push(w, heap, reach(w, now, ended), REPORT, j, int(w.left[j]))
         return
     soonest = now + (costs.start if starts else costs.agent)
@@ -323,7 +348,10 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
         if w.phase[j] == QUEUED:
             seconds += costs.job
             w.load[c] += costs.store_job
-            append(w.first, w.last, w.behind, c, j)
+            if w.options.pick == WHOLE and w.size[j] > w.nodes:
+                append(w.big, w.big_end, w.behind, c, j)
+            else:
+                append(w.first, w.last, w.behind, c, j)
             w.queued[c] += 1
             submitted += 1
         else:
@@ -346,6 +374,8 @@ def begin_turn(w: World, heap: Heap, c: int, now: float) -> None:
     if messages:
         w.turn[c] = messages
         push(w, heap, work(w, c, now, seconds + messages * costs.message), STORE, c, w.robbed[c])
+    elif w.options.pick == WHOLE:
+        exchange(w, heap, c, now)
 
 
 @routine
@@ -374,7 +404,7 @@ def place(w: World, c: int, now: float) -> int:
         if w.asked[j] < 0:
             w.asked[j] = now
         is_enough = w.size[j] <= w.free[c]
-        if not is_enough and w.options.pick == NONE:
+        if not is_enough and w.options.pick in (NONE, WHOLE):
             break
         w.first[c] = w.behind[j]
         w.queued[c] -= 1
@@ -411,6 +441,9 @@ def give_back(w: World, heap: Heap, j: int, now: float) -> None:
     w.own[j], w.missing[j] = 0, w.size[j]
     loan = w.loans[j]
     w.loans[j] = NOBODY
+    if w.options.pick == WHOLE:
+        w.due[c] = joined(w, loan, w.due[c])
+        return
     while loan != NOBODY:
         push(w, heap, work(w, c, now, w.costs.message), RETURN, loan, 0)
         loan = w.further[loan]
@@ -452,7 +485,8 @@ def end_turn(w: World, heap: Heap, c: int, now: float) -> None:
             request(w, heap, j, now, (begin, each, ended))
             begin += each * (w.size[j] - (w.phase[j] == ENDING))
         j = following
-    refresh(w, heap, c, now)
+    if w.options.pick != WHOLE or not exchange(w, heap, c, now):
+        refresh(w, heap, c, now)
 
 
 @routine
@@ -706,6 +740,165 @@ def let_go(w: World, heap: Heap, j: int, now: float) -> None:
     offer(w, heap, w.home[j], done)
 
 
+# --- one transaction, as drom does ------------------------------------------------------------------------------------
+
+
+@routine
+def joined(w: World, loans: int, more: int) -> int:
+    """Return the first of some loans, after the last of which there are now `more`."""
+    if loans == NOBODY:
+        return more
+    last = loans
+    while w.further[last] != NOBODY:
+        last = w.further[last]
+    w.further[last] = more
+    return loans
+
+
+@routine
+def exchange(w: World, heap: Heap, c: int, now: float) -> bool:
+    """Give back, take and offer nodes by a transaction, and return whether there is one: see `lending.decide`."""
+    if now < w.again[c]:
+        return False
+    if w.big[c] != NOBODY and w.asked[w.big[c]] < 0:
+        w.asked[w.big[c]] = now
+    offered, wants = w.known[c, 0], w.known[c, 1]
+    j, idle, is_short = w.first[c], w.free[c] + offered, w.first[c] != NOBODY
+    if j == NOBODY or NOBODY < w.big[c] < j:
+        j = w.big[c]
+    lacks = max(0, w.size[j] - idle) if j != NOBODY else 0
+    takes = lacks > 0 and reserve(w, c, lacks)
+    others = w.known[:, 1].sum() - wants
+    w.chosen[c] = j if takes else NOBODY
+    w.wish[c, 0] = 0 if is_short or takes else idle if others else offered
+    w.wish[c, 1] = lacks > 0 and not takes
+    is_same = w.wish[c, 0] == offered and w.wish[c, 1] == wants
+    w.wish[c, 2] = NOBODY if is_same else w.known[c, 2]
+    if is_same and not takes and w.due[c] == NOBODY:
+        return False
+    loan = w.due[c]
+    while loan != NOBODY:
+        w.given[loan] = w.known[w.lender[loan], 2]
+        loan = w.further[loan]
+    w.turn[c] = 1
+    push(w, heap, work(w, c, now, w.costs.message), SWAP, c, 0)
+    return True
+
+
+@routine
+def reserve(w: World, c: int, lacks: int) -> bool:
+    """Add the nodes that a job lacks to a transaction, from those that offer most; return whether they suffice."""
+    offers = w.known[:, 0].copy()
+    offers[c] = 0
+    if offers.sum() < lacks:
+        return False
+    while lacks:
+        r, loan = int(offers.argmax()), w.unused[0]
+        amount = min(lacks, offers[r])
+        w.unused[0] = w.further[loan]
+        w.lender[loan], w.amount[loan], w.given[loan], w.further[loan] = r, amount, w.known[r, 2], w.taken[c]
+        w.taken[c] = loan
+        offers[r] = 0
+        lacks -= amount
+    return True
+
+
+@routine
+def is_as_seen(w: World, loan: int) -> bool:
+    """Return whether the free lists of the lenders of some loans are as a transaction has seen them."""
+    while loan != NOBODY and w.lists[w.lender[loan], 2] == w.given[loan]:
+        loan = w.further[loan]
+    return loan == NOBODY
+
+
+@routine
+def swap(w: World, heap: Heap, c: int, now: float) -> None:
+    """Carry out a transaction in the store, if all lists are as it has seen them."""
+    done, taken, due = ask(w, now, 1, 0.0), w.taken[c], w.due[c]
+    is_same = w.wish[c, 2] == NOBODY
+    held = (is_same or w.wish[c, 2] == w.lists[c, 2]) and is_as_seen(w, taken) and is_as_seen(w, due)
+    if held:
+        if not is_same:
+            w.free[c] += w.lists[c, 0] - w.wish[c, 0]
+            w.lists[c, 0], w.lists[c, 1] = w.wish[c, 0], w.wish[c, 1]
+            write(w, heap, c, done)
+        hand_over(w, heap, c, done)
+    push(w, heap, done, SWAPPED, c, int(held))
+
+
+@routine
+def hand_over(w: World, heap: Heap, c: int, done: float) -> None:
+    """Move the nodes that a transaction takes and gives back."""
+    j, loan = w.chosen[c], w.taken[c]
+    while loan != NOBODY:
+        w.lists[w.lender[loan], 0] -= w.amount[loan]
+        w.missing[j] -= w.amount[loan]
+        write(w, heap, int(w.lender[loan]), done)
+        loan = w.further[loan]
+    if j != NOBODY:
+        w.loans[j], w.taken[c] = w.taken[c], NOBODY
+        take_own(w, j)
+    loan, w.due[c] = w.due[c], NOBODY
+    while loan != NOBODY:
+        r, following = int(w.lender[loan]), w.further[loan]
+        write(w, heap, r, done)
+        push(w, heap, work(w, r, done, w.costs.node / 2 * w.amount[loan]) + w.costs.agent, BACK, loan, 0)
+        loan = following
+
+
+@routine
+def write(w: World, heap: Heap, r: int, done: float) -> None:
+    """Count a version of a free list, which all controllers see when its writer has its answer."""
+    w.lists[r, 2] += 1
+    push(w, heap, done, SEEN, r, 0)
+
+
+@routine
+def swapped(w: World, heap: Heap, c: int, held: int, now: float) -> None:
+    """Place the job that has got nodes, once they have introduced themselves; or try again later."""
+    j, w.turn[c] = w.chosen[c], NOBODY
+    if not held:
+        w.counts[CONFLICTS] += 1
+        while w.taken[c] != NOBODY:
+            loan = w.taken[c]
+            w.taken[c] = w.further[loan]
+            w.further[loan], w.unused[0] = w.unused[0], loan
+        w.again[c] = now + AGAIN * (w.known[c, 2] == w.lists[c, 2])
+        w.known[c] = w.lists[c]
+        push(w, heap, w.again[c], WAKE, c, 0)
+    elif j != NOBODY:
+        if w.first[c] == j:
+            w.first[c] = w.behind[j]
+        else:
+            w.big[c] = w.behind[j]
+        w.queued[c] -= 1
+        w.phase[j], w.allocated[j], w.turn[c] = STARTED, now, 1
+        w.link[j], w.outbox[c], w.load[c] = NOBODY, j, 0.0
+        welcomes = w.costs.node / 2 * (w.size[j] - w.own[j])
+        stores = work(w, c, now, welcomes + w.costs.message) + w.costs.agent
+        push(w, heap, stores, STORE, c, w.robbed[c])
+        return
+    refresh(w, heap, c, now)
+
+
+@routine
+def seen(w: World, heap: Heap, r: int, now: float) -> None:
+    """Have all controllers see a free list, and consider it if they have nothing else to do."""
+    w.known[r] = w.lists[r]
+    w.again[:] = 0.0
+    for c in range(len(w.free)):
+        begin_turn(w, heap, c, now)
+
+
+@routine
+def back(w: World, heap: Heap, loan: int, now: float) -> None:
+    """Let the lender schedule on nodes that it has back."""
+    r = w.lender[loan]
+    w.free[r] += w.amount[loan]
+    w.further[loan], w.unused[0] = w.unused[0], loan
+    begin_turn(w, heap, r, now)
+
+
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 
@@ -726,10 +919,25 @@ def handle(w: World, heap: Heap, kind: int, who: int, more: int, now: float) -> 
         probe(w, heap, who, now)
     elif kind == TAKE:
         take(w, heap, who, now)
-    elif kind == RETURN:
-        returned(w, heap, who, now)
+    elif kind == RETURN or kind >= SWAP:
+        handle_lists(w, heap, kind, who, more, now)
     elif more == w.stamp[who]:
         choose(w, heap, who, now)
+
+
+@routine
+def handle_lists(w: World, heap: Heap, kind: int, who: int, more: int, now: float) -> None:  # noqa: PLR0917 - as above
+    """Carry out an event of lent nodes that return, or of `WHOLE`."""
+    if kind == RETURN:
+        returned(w, heap, who, now)
+    elif kind == SWAP:
+        swap(w, heap, who, now)
+    elif kind == SWAPPED:
+        swapped(w, heap, who, more, now)
+    elif kind == SEEN:
+        seen(w, heap, who, now)
+    else:
+        back(w, heap, who, now)
 
 
 @routine

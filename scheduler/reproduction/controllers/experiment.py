@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from drom.scheduler.analysis.estimates import Estimate, estimate
-from drom.scheduler.reproduction.controllers.events import CACHED, MONITOR, RICHEST, Costs, Options
+from drom.scheduler.reproduction.controllers.events import CACHED, MONITOR, RICHEST, WHOLE, Costs, Options
 from drom.scheduler.reproduction.controllers.model import (
     LARGE,
     MEDIUM,
@@ -47,20 +47,23 @@ COSTS = Costs(
 PARTITION = 50
 NODES = (50, 100, 250, 500)
 SEEDS = 10
-OURS = Options(watch=True, spread=True)
-"""What drom does: watches, and submission at each controller."""
-PLAIN = "random stealing"
+THEIRS = Options(watch=True, spread=True)
+"""The paper's Algorithm 2, with watches and submission at each controller."""
+OURS = THEIRS._replace(pick=WHOLE)
+"""What drom does."""
+DROM, PLAIN = "drom: one transaction", "random stealing"
 OPTIONS = {
-    PLAIN: OURS,
-    "polling instead of watches": OURS._replace(watch=False),
-    "submission at one place": OURS._replace(spread=False),
-    "notified instead of sleeping": OURS._replace(notify=True),
-    "cached free counts": OURS._replace(pick=CACHED),
-    "the richest of cached ones": OURS._replace(pick=RICHEST),
-    "batch sampling, 2N": OURS._replace(pick=RICHEST, probes=2),
-    "batch sampling, 4N": OURS._replace(pick=RICHEST, probes=4),
-    "late binding, 4N": OURS._replace(pick=RICHEST, probes=4, late=True),
-    "a sorted map of free nodes": OURS._replace(pick=MONITOR),
+    DROM: OURS,
+    PLAIN: THEIRS,
+    "polling instead of watches": THEIRS._replace(watch=False),
+    "submission at one place": THEIRS._replace(spread=False),
+    "notified instead of sleeping": THEIRS._replace(notify=True),
+    "cached free counts": THEIRS._replace(pick=CACHED),
+    "the richest of cached ones": THEIRS._replace(pick=RICHEST),
+    "batch sampling, 2N": THEIRS._replace(pick=RICHEST, probes=2),
+    "batch sampling, 4N": THEIRS._replace(pick=RICHEST, probes=4),
+    "late binding, 4N": THEIRS._replace(pick=RICHEST, probes=4, late=True),
+    "a sorted map of free nodes": THEIRS._replace(pick=MONITOR),
 }
 SCALES = (*((count, 1000) for count in (1, 10, 100, 1000)), *((10**power, 1) for power in (3, 4, 5, 6)))
 """Controllers, and the nodes of each."""
@@ -113,12 +116,13 @@ def run_all(seed: int, costs: Costs, nodes: int, controllers: int, show: Callabl
 
 
 def _figures(most: int) -> Iterator[Task]:
-    """Yield one controller with all nodes, and several with 50 each, with the same jobs in all."""
+    """Yield one controller with all nodes, and several with 50 each by drom's way and the paper's, for equal jobs."""
     for workload in WORKLOADS:
         for nodes in (one for one in NODES if one <= most):
             several = nodes // PARTITION
-            yield workload, PLAIN, Setup(1, nodes, several * workload.jobs)
-            yield workload, PLAIN, Setup(several, PARTITION, workload.jobs)
+            yield workload, DROM, Setup(1, nodes, several * workload.jobs)
+            for options in (DROM, PLAIN):
+                yield workload, options, Setup(several, PARTITION, workload.jobs)
 
 
 def _options(most: int) -> Iterator[Task]:
@@ -132,4 +136,4 @@ def _scales(most: int) -> Iterator[Task]:
     """Yield up to `most` controllers, on one store and on many."""
     for controllers, nodes in (one for one in SCALES if one[0] <= most):
         for stores in (1, STORES):
-            yield SMALL, PLAIN, Setup(controllers, nodes, SMALL.jobs if nodes > 1 else 1, store_cores=stores)
+            yield SMALL, DROM, Setup(controllers, nodes, SMALL.jobs if nodes > 1 else 1, store_cores=stores)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -68,6 +69,8 @@ class Result(NamedTuple):
     """The share of its time in which the busiest controller works."""
     cpu: float
     """Seconds that all controllers worked."""
+    bound: float
+    """Jobs per second that the nodes can run, whatever the controllers do."""
 
 
 def sizes_of(workload: Workload, setup: Setup, seed: int) -> Ints:
@@ -80,13 +83,25 @@ def sizes_of(workload: Workload, setup: Setup, seed: int) -> Ints:
 def simulate(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: int = 1) -> Result:
     """Run the jobs with these sizes. Raises SchedulerError for jobs that do not fit, and if the run does not end."""
     total, own = setup.controllers * setup.nodes, setup.controllers == 1 or options.pick == NONE
+    needed = sizes.reshape(setup.controllers, setup.jobs).sum(axis=1)
+    own = own or bool((needed <= setup.nodes).all())  # no job ever lacks nodes
     if len(sizes) and int(sizes.max()) > (setup.nodes if own else total):
         raise SchedulerError(f"A job of {sizes.max()} nodes does not fit: give partitions more nodes.")
     world = world_of(setup, sizes, costs, options._replace(pick=NONE) if own else options, seed)
     end = float(events.compiled()(world, EVENTS_PER_JOB * len(sizes)))
     if (world.ended < 0).any():
         raise SchedulerError("The controllers do not finish: jobs take nodes of each other forever.")
-    return _result(setup, world, end)
+    return _result(setup, world, end, bound(setup, sizes, costs))
+
+
+def bound(setup: Setup, sizes: Ints, costs: Costs) -> float:
+    """Return the most jobs per second that nodes can run, whatever the controllers do.
+
+    A job of s nodes has them for at least t(s), from its launch until its last node has left it: N / mean(s t(s)).
+    """
+    times = costs.launch + costs.agent * (sizes > 1)
+    held = float((sizes * times).mean()) if len(sizes) else 0.0
+    return setup.controllers * setup.nodes / held if held else math.inf
 
 
 def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: int) -> World:
@@ -132,6 +147,15 @@ def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
         queued=whole(controllers),
         thief=whole(controllers, NOBODY),
         waiters=whole(controllers, NOBODY),
+        big=whole(controllers, NOBODY),
+        big_end=whole(controllers, NOBODY),
+        lists=np.zeros((controllers, 3), np.int64),
+        known=np.zeros((controllers, 3), np.int64),
+        wish=np.zeros((controllers, 3), np.int64),
+        chosen=whole(controllers, NOBODY),
+        taken=whole(controllers, NOBODY),
+        due=whole(controllers, NOBODY),
+        again=np.zeros(controllers),
         who=cache(NOBODY),
         had=cache(0),
         at=cache(0),
@@ -158,11 +182,12 @@ def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
         lender=whole(loans),
         amount=whole(loans),
         further=np.arange(1, loans + 1),
+        given=whole(loans),
         unused=whole(1),
     )
 
 
-def _result(setup: Setup, world: World, end: float) -> Result:
+def _result(setup: Setup, world: World, end: float, most: float) -> Result:
     jobs, shape = len(world.size), (setup.controllers, setup.jobs)
     spans = world.ended.reshape(shape).max(axis=1) - world.submitted.reshape(shape).min(axis=1)
     return Result(
@@ -175,4 +200,5 @@ def _result(setup: Setup, world: World, end: float) -> Result:
         store=float(world.counts[events.STORE_BUSY]) / end / setup.store_cores,
         busiest=float(world.busy.max()) / end,
         cpu=float(world.busy.sum()),
+        bound=most,
     )

@@ -461,6 +461,24 @@ def test_nothing_is_scheduled_while_it_is_not_known_what_is_lent(homes: Homes, m
     assert not homes.lenders["p1"].follow()
 
 
+def test_a_conflict_is_tried_again_once_its_change_is_seen(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sooner, as the free lists of others are still seen as they were, and not later than that."""
+    monkeypatch.setattr(lender, "AGAIN", 1e9)
+    p1 = homes.lenders["p1"]
+    job = homes.submit("p1", 4)
+    homes.fails = "conflict"
+    homes.turn("p1")
+    for _ in range(3):
+        homes.turn("p1")
+        assert not homes.seen["p1"].wants
+    homes.version += 1
+    assert p1.next_look() == 0.0
+    homes.turn("p1")
+    assert homes.seen["p1"].wants
+    homes.settle()
+    assert job.state == "running"
+
+
 def test_an_agent_obeys_the_scheduler_that_has_its_node(homes: Homes) -> None:
     """The epoch with which it is welcomed grows each time that it goes to another one."""
     homes.elect("p1", 1)

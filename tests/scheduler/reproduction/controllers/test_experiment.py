@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.scheduler.reproduction.controllers import events
-from drom.scheduler.reproduction.controllers.experiment import COSTS, OPTIONS, OURS
+from drom.scheduler.reproduction.controllers.experiment import COSTS, DROM, OPTIONS, OURS, PLAIN, THEIRS
 from drom.scheduler.reproduction.controllers.model import LARGE, Setup, simulate, sizes_of
 
 from tests.support.commands import drom
@@ -26,14 +26,18 @@ def test_files(tmp_path: Path) -> None:
 
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"controllers.json", *files_of("controllers")}
     figures, options, scales = text.split("\n\n")
-    assert figures.splitlines()[4].split()[:3] == ["medium", "50", "2.1"]
-    assert [len(part.splitlines()) for part in (figures, options, scales)] == [2 + 6, 2 + 2 * len(OPTIONS), 2 + 4 + 1]
-    assert [len(value[name]) for name in ("figures", "options", "scales")] == [12, 2 * len(OPTIONS), 4]
+    assert figures.splitlines()[5].split()[:3] == ["medium", "50", "2.1"]
+    assert [len(part.splitlines()) for part in (figures, options, scales)] == [3 + 6, 2 + 2 * len(OPTIONS), 2 + 4 + 1]
+    assert [len(value[name]) for name in ("figures", "options", "scales")] == [18, 2 * len(OPTIONS), 4]
     assert value["costs_s"] == COSTS._asdict()
-    for one, many in zip(value["figures"][::2], value["figures"][1::2], strict=True):
+    points = value["figures"]
+    for one, many, theirs in zip(points[::3], points[1::3], points[2::3], strict=True):
         assert one["controllers"] == 1
         assert one["nodes"] == many["controllers"] * many["nodes"]
-        assert many["values"]["messages"]["mean"] < 30
+        assert (many["options"], theirs["options"]) == (DROM, PLAIN)
+        assert many["values"]["messages"]["mean"] <= theirs["values"]["messages"]["mean"] < 30
+        assert one["values"]["bound"] == many["values"]["bound"] == theirs["values"]["bound"]
+        assert one["values"]["throughput"]["mean"] < one["values"]["bound"]["mean"]
 
 
 @pytest.mark.system
@@ -41,9 +45,9 @@ def test_files(tmp_path: Path) -> None:
 def test_machine_code_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled loop has the results of plain Python."""
     setup = Setup(4, 50, 5)
-    compiled = simulate(setup, sizes_of(LARGE, setup, 1), COSTS, OURS)
+    compiled = [simulate(setup, sizes_of(LARGE, setup, 1), COSTS, options) for options in (OURS, THEIRS)]
     monkeypatch.setattr(events, "compiled", lambda: events.run)
-    assert simulate(setup, sizes_of(LARGE, setup, 1), COSTS, OURS) == compiled
+    assert [simulate(setup, sizes_of(LARGE, setup, 1), COSTS, options) for options in (OURS, THEIRS)] == compiled
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.server import agent_server, shared_rows
+from drom.scheduler.live.server import agent_server, lender, shared_rows
 from drom.scheduler.reproduction.controllers import events, model
-from drom.scheduler.reproduction.controllers.events import MONITOR, NOBODY, NONE, RANDOM, RICHEST, Costs, Options
+from drom.scheduler.reproduction.controllers.events import (
+    MONITOR,
+    NOBODY,
+    NONE,
+    RANDOM,
+    RICHEST,
+    WHOLE,
+    Costs,
+    Options,
+)
 from drom.scheduler.reproduction.controllers.experiment import COSTS, OPTIONS
 from drom.scheduler.reproduction.controllers.model import LARGE, MEDIUM, SMALL, Setup, simulate, sizes_of, world_of
 from hypothesis import given, settings
@@ -79,6 +88,7 @@ def test_bounds_are_those_of_schedulers() -> None:
     """Turns and messages of the model have the bounds of `drom scheduler`."""
     assert (events.TURN, events.MOST) == (agent_server.TURN_SECONDS, agent_server.PER_TURN)
     assert events.ROWS == shared_rows.MOST_ROWS
+    assert events.AGAIN == lender.AGAIN
 
 
 @pytest.mark.parametrize(("rows", "messages"), [(0, 0), (1, 1), (100, 1), (101, 5), (200, 5), (201, 6)])
@@ -125,6 +135,56 @@ def test_nodes_of_others() -> None:
         simulate(setup, sizes(5, 1), COSTS, Options())
 
 
+OURS = Options(pick=WHOLE, watch=True, spread=True)
+FREE = Costs(latency=1e-3, launch=1.0, agent=0.1)
+"""Costs with which one message to the store, a launch and an answer of a node are told apart by their times."""
+
+
+def test_one_transaction_takes_all_nodes() -> None:
+    """A job that lacks a node wants some, is offered one, takes it, is placed, and gives it back: a message for each.
+
+    The node introduces itself before the job starts.
+    """
+    found = simulate(Setup(2, 2, 1), sizes(3, 1), FREE, OURS)
+    first_list, offer = 2, 1  # the order and that it wants nodes; another home partition offers what it has
+    taken, ends = 2, 1 + 1 + 1  # the transaction and the placement; started, ended, left
+    returned, alone = 1, 2 + 1 + 1  # the other job: its order, its placement, started, ended
+    assert found.messages * 2 == first_list + offer + taken + ends + returned + alone
+    assert (found.conflicts, found.releases) == (0, 0)
+    waited = simulate(Setup(2, 2, 1), sizes(2, 1), FREE, OURS)
+    assert found.seconds - waited.seconds > FREE.agent
+
+
+def test_no_node_is_lent_while_a_job_waits_for_nodes() -> None:
+    """A home partition whose own jobs wait offers none, and its larger jobs hold up none of these."""
+    setup = Setup(2, 2, 3)
+    w, heap = world_of(setup, sizes(3, 2, 2, 2, 2, 2), FREE, OURS, 1), list[tuple[float, int, int, int, int]]()
+    events.submit_all(w, heap)
+    while heap:
+        now, _, kind, who, more = heapq.heappop(heap)
+        events.handle(w, heap, kind, who, more, now)
+        if w.lists[:, 0].any():
+            assert w.phase[3:].min() >= events.STARTED
+    assert w.allocated[0] > w.allocated[1:].max()
+
+
+def test_of_two_transactions_that_conflict_one_is_done() -> None:
+    """The other one is tried again after a while, when its controller has seen the change."""
+    setup = Setup(3, 2, 1)
+    found = simulate(setup, sizes(3, 3, 1), FREE, OURS)
+    assert found.conflicts > 0
+    assert found.releases == 0
+    assert found.seconds < 2 * (FREE.launch + 2 * FREE.agent) + 4 * lender.AGAIN + 0.1
+
+
+def test_what_the_nodes_bound() -> None:
+    """Nodes by the mean of what a job takes: its nodes times its launch, and the end of all but the first."""
+    costs = Costs(launch=0.5, agent=0.25)
+    assert model.bound(Setup(2, 3, 2), sizes(1, 1, 1, 1), costs) == 6 / 0.5
+    assert model.bound(Setup(2, 3, 1), sizes(1, 3), costs) == 6 / ((0.5 + 3 * 0.75) / 2)
+    assert simulate(Setup(1, 3, 9), sizes(*[3] * 9), costs, OURS).throughput <= 3 / (3 * 0.75)
+
+
 def test_a_run_without_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of events has a bound."""
     monkeypatch.setattr(model, "EVENTS_PER_JOB", 2)
@@ -132,14 +192,23 @@ def test_a_run_without_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         simulate(Setup(1, 1, 3), sizes(1, 1, 1), COSTS, Options())
 
 
+def amount_of(w: World, loan: int) -> int:
+    """Return the nodes of some linked loans."""
+    amount = 0
+    while NOBODY < loan < len(w.lender):
+        amount, loan = amount + int(w.amount[loan]), int(w.further[loan])
+    return amount
+
+
 def held(w: World) -> int:
-    """Return how many nodes are free, of jobs, or lent: lent ones also while their return is under way."""
+    """Return how many nodes are free, offered, of jobs, or lent: lent ones also while their return is under way."""
     unused, loan = set(), int(w.unused[0])
     while loan < len(w.lender):
         unused.add(loan)
         loan = int(w.further[loan])
     lent = sum(int(w.amount[one]) for one in range(len(w.lender)) if one not in unused)
-    return int(w.free.sum() + w.own.sum()) + lent
+    not_yet = sum(amount_of(w, int(loan)) for loan in w.taken)  # of transactions that are under way
+    return int(w.free.sum() + w.own.sum() + w.lists[:, 0].sum()) + lent - not_yet
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,12 +232,12 @@ def test_no_node_is_held_twice_and_every_job_ends(
         now, _, kind, who, more = heapq.heappop(heap)
         events.handle(w, heap, kind, who, more, now)
         assert held(w) == 4 * controllers
-        assert w.free.min() >= 0
+        assert min(w.free.min(), w.lists.min()) >= 0
 
     assert (w.ended >= w.allocated).all()
     assert (w.allocated >= w.asked).all()
     assert w.asked.min() >= 0
-    assert (w.free == 4).all()
+    assert (w.free + w.lists[:, 0] == 4).all()
     assert (w.waiters == NOBODY).all()
 
 
@@ -185,7 +254,7 @@ def test_the_same_seed_gives_the_same_result(name: str) -> None:
 def test_what_options_do() -> None:
     """Watches save messages, a place for all submissions limits, and probes cost messages; small jobs need nobody."""
     setup = Setup(10, 50, 20)
-    ours = Options(watch=True, spread=True)
+    ours = Options(watch=True, spread=True)  # with the paper's algorithm
 
     def run(options: Options) -> model.Result:
         return simulate(setup, sizes_of(LARGE, setup, 1), COSTS, options)
@@ -194,6 +263,7 @@ def test_what_options_do() -> None:
     assert run(ours._replace(watch=False)).throughput < plain.throughput
     assert run(ours._replace(pick=RICHEST, probes=4)).messages > plain.messages
     assert run(ours._replace(pick=MONITOR)).allocate < plain.allocate
+    assert run(ours._replace(pick=WHOLE)).messages < plain.messages
     small = [simulate(setup, sizes_of(SMALL, setup, 1), COSTS, ours._replace(pick=pick)) for pick in (NONE, RANDOM)]
     assert small[0] == small[1]
     one_place = simulate(setup, sizes_of(SMALL, setup, 1), COSTS, ours._replace(spread=False))
