@@ -114,22 +114,26 @@ IN_ARRAY = "drom-%A_%a.out"
 class SubmitOptions:
     """The options of `drom submit`."""
 
-    nodes: int = typer.Option(
-        0, "--nodes", "-N", min=0, max=MOST, help="Number of nodes; default: as many as the tasks need."
+    nodes: int | None = typer.Option(
+        None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes; default: as many as the tasks need."
     )
-    min_nodes: int = typer.Option(
-        0,
-        min=0,
+    min_nodes: int | None = typer.Option(
+        None,
+        min=1,
         max=MOST,
         help="Fewest nodes of an adaptive MPI job, under policies such as sd: it may leave the others.",
     )
-    tasks: int = typer.Option(0, "--tasks-per-node", min=0, max=MOST, help="Tasks on each node.")
-    ranks: int = typer.Option(0, "--ntasks", "-n", min=0, max=MOST, help="Tasks on all nodes together.")
-    least: int = typer.Option(
-        0, "--min", min=0, max=MOST, help="Fewest cores of an adaptive MPI job, under policies such as equipartition."
+    tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
+    ranks: int | None = typer.Option(None, "--ntasks", "-n", min=1, max=MOST, help="Tasks on all nodes together.")
+    least: int | None = typer.Option(
+        None,
+        "--min",
+        min=1,
+        max=MOST,
+        help="Fewest cores of an adaptive MPI job, under policies such as equipartition.",
     )
-    most: int = typer.Option(0, "--max", min=0, max=MOST, help="Most cores of an adaptive MPI job.")
-    threads: int = typer.Option(0, "--cpus-per-task", "-c", min=0, max=MOST, help="Cores for each task.")
+    most: int | None = typer.Option(None, "--max", min=1, max=MOST, help="Most cores of an adaptive MPI job.")
+    threads: int | None = typer.Option(None, "--cpus-per-task", "-c", min=1, max=MOST, help="Cores for each task.")
     limit: int | None = typer.Option(
         None, "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
     )
@@ -290,13 +294,13 @@ class SubmitOptions:
             command=tuple(words[1:] if script else words),
             script=script,
             name=self.name or (("stdin" if words[0] == INPUT else Path(words[0]).name) if script else ""),
-            nodes=self.nodes,
-            min_nodes=self.min_nodes,
-            tasks=self.tasks,
-            ranks=self.ranks,
-            least=self.least,
-            most=self.most,
-            threads=self.threads,
+            nodes=self.nodes or 0,
+            min_nodes=self.min_nodes or 0,
+            tasks=self.tasks or 0,
+            ranks=self.ranks or 0,
+            least=self.least or 0,
+            most=self.most or 0,
+            threads=self.threads or 0,
             time=self.limit or 0,
             job_class=self.job_class,
             priority=self.priority,

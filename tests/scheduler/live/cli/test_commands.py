@@ -95,7 +95,7 @@ def test_a_word_that_is_neither_script_nor_command_is_refused(tmp_path: Path, su
     [
         (
             "--nodes two",
-            "Invalid value for '--nodes' / '-N': 'two' is no whole number: write a whole number from 0 to ",
+            "Invalid value for '--nodes' / '-N': 'two' is no whole number: write a whole number from 1 to ",
         ),
         ("--nodes=2 --time soon", "Invalid value for '--time' / '-t': 'soon' is not a time: write minutes, H:M:S, "),
         ("--nodez 2", "No such option: --nodez"),
@@ -169,7 +169,19 @@ def test_what_is_no_scheduler_is_refused(text: str, tmp_path: Path, monkeypatch:
     assert places.parse("host:notaport") == [Path("host:notaport")]
 
 
-@pytest.mark.parametrize("option", ["--cpus-per-task", "--tasks-per-node", "--ntasks", "--nodes", "--priority"])
+COUNTS = ["--cpus-per-task", "--tasks-per-node", "--ntasks", "--nodes", "--min-nodes", "--min", "--max"]
+
+
+@pytest.mark.parametrize("option", COUNTS)
+def test_none_of_something_is_wrong_usage(submitted: list[dict[str, Any]], option: str) -> None:
+    """It is not what no option would mean."""
+    with pytest.raises(typer.BadParameter, match="1<=x<=1048576") as refused:
+        submit(option, "0", "--", "true")
+    assert option in refused.value.format_message()
+    assert submitted == []
+
+
+@pytest.mark.parametrize("option", [*COUNTS, "--priority"])
 def test_a_number_that_is_nonsense_is_wrong_usage(submitted: list[dict[str, Any]], option: str) -> None:
     """By its option, not by what we call it."""
     with pytest.raises(typer.BadParameter, match="1048576") as refused:
@@ -496,8 +508,8 @@ def test_an_array_is_one_request(submitted: list[dict[str, Any]], capsys: pytest
         ("hold x", "'x' is not a job: write a number such as 12, a range 3-7, or 12_3 and 12_[1-4] in an array"),
         ("job 3-7", "'3-7' is not one job: write its number, such as 12, or 12_3 in an array"),
         ("cancel", "no job is chosen: name some, or use --me, --user, --state or --name"),
-        ("submit -N 1-3 -- true", "'1-3' is no whole number: write a whole number from 0 to 1048576"),
-        ("submit -c 1.5 -- true", "'1.5' is no whole number: write a whole number from 0 to 1048576"),
+        ("submit -N 1-3 -- true", "'1-3' is no whole number: write a whole number from 1 to 1048576"),
+        ("submit -c 1.5 -- true", "'1.5' is no whole number: write a whole number from 1 to 1048576"),
         ("submit --count 0 -- true", "'0' is out of range: write a whole number from 1 to 10000"),
         ("queue --last x", "'x' is no whole number: write a whole number from 1 to 100000"),
         ("queue --limit -1", "'-1' is out of range: write a whole number from 0 to 10000000"),
