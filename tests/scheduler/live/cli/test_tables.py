@@ -51,7 +51,7 @@ def test_a_queue_shows_the_cores_of_adaptive_jobs() -> None:
     lines = [line.split() for line in tables.queue({"jobs": [runs, waits, rigid], "time": 0.0})]
 
     assert lines[0][7] == "CORES"
-    assert lines[1][-5:] == ["5", "of", "2-8", "n1:2,", "n3:1"]
+    assert lines[1][-6:] == ["5", "of", "2-8", "n1:2,", "n2:2,", "n3:1"]
     assert lines[2][-3:] == ["2-8", "it", "waits"]
     assert lines[3][-4:] == ["3", "of", "3", "n1:3"]
 
