@@ -42,7 +42,7 @@ FUTURE, WAITING, RUNNING, ENDED = 0, 1, 2, 3
 """States of a job: not submitted yet, in the queue, on nodes, gone."""
 
 RIGID, MOLDABLE, MALLEABLE = 0, 1, 2
-"""Classes of jobs: has all cores of its nodes; may start on fewer; may also be resized while it runs."""
+"""The class of a job, which has all cores of its nodes, may start on fewer, or may also be resized while it runs."""
 
 SUBMITTED, JOB_ENDED, TICK = 1, 2, 4
 START_REFUSED, RESIZE_FAILED, AGENT_GONE, NODE_DOWN, NODE_UP = 8, 16, 32, 64, 128
