@@ -22,7 +22,7 @@ VARIABLE = "OPENBLAS_NUM_THREADS"
 
 
 def forgo_blas_threads() -> None:
-    """Have numpy start no thread when this process imports it. Programs that this process starts are not affected."""
+    """Make numpy start no thread when this process imports it. Programs that this process starts are not affected."""
     if "numpy" not in sys.modules:
         sys.meta_path.insert(0, _Finder)
 

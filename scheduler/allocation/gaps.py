@@ -34,7 +34,7 @@ class Gaps(NamedTuple):
     lead: int = 10
 
     def lead_ms(self, save_times: Sequence[int]) -> int:
-        """Return the lead of a filler in ms, whose last saves took so many ms; the usual one if there are none.
+        """Return the lead of a filler in ms, from the times of its last saves in ms; without any, the usual one.
 
         It is under half a slot, so that the filler can start in slots at all. It is rounded up to one of four values
         for each doubling, so that there are few different ones.

@@ -883,7 +883,7 @@ def swapped(w: World, heap: Heap, c: int, held: int, now: float) -> None:
 
 @routine
 def seen(w: World, heap: Heap, r: int, now: float) -> None:
-    """Have all controllers see a free list, and consider it if they have nothing else to do."""
+    """Show a free list to all controllers; those without other work begin a turn."""
     w.known[r] = w.lists[r]
     w.again[:] = 0.0
     for c in range(len(w.free)):
@@ -892,7 +892,7 @@ def seen(w: World, heap: Heap, r: int, now: float) -> None:
 
 @routine
 def back(w: World, heap: Heap, loan: int, now: float) -> None:
-    """Let the lender schedule on nodes that it has back."""
+    """Add nodes that were given back to those on which the lender schedules."""
     r = w.lender[loan]
     w.free[r] += w.amount[loan]
     w.further[loan], w.unused[0] = w.unused[0], loan

@@ -100,25 +100,27 @@ def test_a_dump_that_fails_leaves_no_image(kept: ImageStore, tmp_path: Path, chi
     assert [path.name for path in kept.path.iterdir()] == ["tools"]
 
 
-def test_a_dump_that_fails_with_a_long_log_leaves_no_image(kept: ImageStore, tmp_path: Path, child: Child) -> None:
-    """The job goes on, as its end says that CRIU has left the processes in order; the reason is near that."""
-    log = 'yes "(0.1) Pagemap" | head -c 3000000; echo "(0.1) Error (criu/sk-inet.c:191): inet: Connected TCP socket"'
-    made = saver(kept, program(tmp_path / "criu", f'({log}; echo "(0.1) Dumping FAILED.") >"$5/dump.log"; exit 1'))
-    with pytest.raises(CheckpointError, match="not saved and goes on: it has an open TCP connection"):
+def assert_not_saved(kept: ImageStore, tmp_path: Path, child: Child, criu: str, why: str) -> None:
+    """Assert that a save by this script fails for this reason, and leaves no image."""
+    made = saver(kept, program(tmp_path / "criu", criu))
+    with pytest.raises(CheckpointError, match=f"not saved and goes on: {why}"):
         made.save(image_of(child))
 
     assert [path.name for path in kept.path.iterdir()] == ["tools"]
+
+
+def test_a_dump_that_fails_with_a_long_log_leaves_no_image(kept: ImageStore, tmp_path: Path, child: Child) -> None:
+    """The job goes on, as its end says that CRIU has left the processes in order; the reason is near that."""
+    log = 'yes "(0.1) Pagemap" | head -c 3000000; echo "(0.1) Error (criu/sk-inet.c:191): inet: Connected TCP socket"'
+    fails = f'({log}; echo "(0.1) Dumping FAILED.") >"$5/dump.log"; exit 1'
+    assert_not_saved(kept, tmp_path, child, fails, "it has an open TCP connection")
 
 
 def test_a_dump_that_outgrows_its_room_is_abandoned(kept: ImageStore, tmp_path: Path, child: Child) -> None:
     """Many files together, such as deleted ones that a job has open, take no more of the disk than one large file."""
     grows = 'for n in 1 2 3 4; do truncate -s 40M "$5/pages-$n.img"; done; until [ -e "$5/abandoned" ]; do sleep 0.01'
     fails = 'done; echo "(0.1) Error (criu/cr-dump.c:1): Dumping FAILED." >"$5/dump.log"; exit 1'
-    made = saver(kept, program(tmp_path / "criu", f"{grows}; {fails}"))
-    with pytest.raises(CheckpointError, match="not saved and goes on: its image is larger than the store has room for"):
-        made.save(image_of(child))
-
-    assert [path.name for path in kept.path.iterdir()] == ["tools"]
+    assert_not_saved(kept, tmp_path, child, f"{grows}; {fails}", "its image is larger than the store has room for")
 
 
 def test_tools_that_vanish_leave_no_image(kept: ImageStore, tmp_path: Path, child: Child) -> None:
