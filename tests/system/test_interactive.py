@@ -57,9 +57,9 @@ def submit(here: Cluster, *words: str) -> Iterator[Terminal]:
         yield there
 
 
-def newest(here: Cluster) -> int:
-    """Return the number of the job that was submitted last, once it waits or runs."""
-    jobs = wait_until(lambda: here.ask("queue")["jobs"], lambda: here.log)
+def newest(here: Cluster, there: Terminal) -> int:
+    """Return the number of the job that was submitted last, on a terminal, once it waits or runs."""
+    jobs = wait_until(lambda: here.ask("queue")["jobs"], lambda: (there.lines, here.log))
     return int(jobs[-1]["job"])
 
 
@@ -75,7 +75,7 @@ def test_a_shell_is_on_the_terminal_of_its_user(here: Cluster) -> None:
     with submit(here, "--", *SHELL) as there:
         before = there.modes
         there.await_screen(PROMPT)
-        number = newest(here)
+        number = newest(here, there)
         there.type("stty size; echo $TERM $DROM_JOB_ID $DROM_NODE\n")
         there.await_screen(has("^24 100$", rf"^linux {number} n1$"))
         there.resize(90, 20)
@@ -111,7 +111,7 @@ def test_a_job_that_waits_is_withdrawn_by_ctrl_c(here: Cluster) -> None:
     """The command says that it waits, and leaves nothing in the queue."""
     with submit(here, "--hold", "--", *SHELL) as there:
         before = there.modes
-        number = newest(here)
+        number = newest(here, there)
         there.await_screen(has(f"^drom: job {number} waits: Ctrl-C to withdraw it$"))
 
         there.type("\x03")
@@ -127,7 +127,7 @@ def test_a_job_ends_with_its_terminal(here: Cluster, end: str) -> None:
     with submit(here, "--", *SHELL) as there:
         before = there.modes
         there.await_screen(PROMPT)
-        number, pid = newest(here), await_pid(there)
+        number, pid = newest(here, there), await_pid(there)
 
         if end.startswith("SIG"):
             there.process.send_signal(signal.Signals[end])
@@ -145,7 +145,7 @@ def test_a_job_ends_with_its_terminal(here: Cluster, end: str) -> None:
 def test_a_job_that_waits_ends_with_its_terminal(here: Cluster) -> None:
     """A command that is killed cannot withdraw it: its program never starts."""
     with submit(here, "--hold", "--", "touch", str(here.folder / "made")) as there:
-        number = newest(here)
+        number = newest(here, there)
         there.process.kill()
     here.ask("hold", job=number, held=False)
 
@@ -158,16 +158,16 @@ def test_a_job_that_waits_ends_with_its_terminal(here: Cluster) -> None:
 def test_why_a_job_was_ended_is_shown(here: Cluster) -> None:
     """Its limit, or the order of its user; the terminal is as before."""
     with submit(
-        here, "--time", "6s", "--", "sh", "-c", "trap '' TERM HUP; echo ready; while :; do sleep 1; done"
+        here, "--time", "12s", "--", "sh", "-c", "trap '' TERM HUP; echo ready; while :; do sleep 1; done"
     ) as there:
         before = there.modes
         there.await_screen(has("^ready"))
-        there.await_screen(has(r"^drom: job \d+: its limit of 6 s was over"))
+        there.await_screen(has(r"^drom: job \d+: its limit of 12 s was over"))
         assert there.process.wait(SECONDS) == 128 + signal.SIGKILL
         assert there.modes == before
     with submit(here, "--", *SHELL) as there:
         there.await_screen(PROMPT)
-        here.ask("cancel", job=newest(here))
+        here.ask("cancel", job=newest(here, there))
         there.await_screen(has(r"^drom: job \d+: cancelled by "))
         assert there.process.wait(SECONDS) > 128
 
@@ -203,7 +203,7 @@ def test_a_terminal_outlives_scheduler_and_agent(here: Cluster) -> None:
     """Keys and output pass while both are dead, and so does the exit status."""
     with submit(here, "--", *SHELL) as there:
         there.await_screen(PROMPT)
-        number = newest(here)
+        number = newest(here, there)
         here.kill()
         here.agents["n1"].kill()
 
@@ -246,7 +246,7 @@ def listening(there: Terminal) -> int:
 def test_strangers_at_the_port_change_nothing(here: Cluster) -> None:
     """The program connects in spite of those who are silent, send garbage or half a handshake, or have another key."""
     with submit(here, "--hold", "--", *SHELL) as there, contextlib.ExitStack() as stack:
-        number, port = newest(here), listening(there)
+        number, port = newest(here, there), listening(there)
         halves = (
             b"",
             b"GET / HTTP/1.0\r\n\r\n",
@@ -278,7 +278,7 @@ def test_nobody_sees_the_key_of_a_terminal(here: Cluster) -> None:
     """No answer, log, command line or environment has it, and it is gone when the job is over."""
     with submit(here, "--", *SHELL) as there:
         there.await_screen(PROMPT)
-        number = newest(here)
+        number = newest(here, there)
         (file,) = here.agents["n1"].dir.glob("scripts/*.terminal")
         secret = file.read_text(encoding="ascii").split()[1]
         assert (len(secret), file.stat().st_mode & 0o777) == (40, 0o400)
