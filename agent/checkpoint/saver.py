@@ -99,8 +99,7 @@ class Saver:
             status = process.wait()
             if crashed := status != 0 and not completes:
                 self._clean(entry, entry.image.boot, entry.image.start_time)
-            has_reason = ends or _is_too_large(entry)
-            why = "" if status == 0 else _reason(entry, "dump.log") if has_reason else "its time for that was over."
+            why = "" if status == 0 else _reason(entry, "dump.log", in_time=ends)
             entry.look()
             self._settle_save(entry, ended=status == 0)
             if entry.state != WHOLE:
@@ -132,7 +131,7 @@ class Saver:
                     _kill_all(process)
                 process.wait()
                 entry.look()
-                why = _reason(entry, "restore.log") if in_time else "its time for that was over."
+                why = _reason(entry, "restore.log", in_time=in_time)
             except (CheckpointError, OSError) as error:
                 why, in_time = f"{error}", False
             if not in_time or entry.state != RESTORED:
@@ -333,10 +332,12 @@ def _has_ended(image: Image) -> bool:
         os.close(pidfd)
 
 
-def _reason(entry: Entry, log: str) -> str:
+def _reason(entry: Entry, log: str, *, in_time: bool) -> str:
     """Return why CRIU failed, as the end of a sentence."""
     if _is_too_large(entry):
         return "its image is larger than the store has room for: free space there or raise the quota."
+    if not in_time:
+        return "its time for that was over."
     return faults.of_criu(_text(entry.path / log), faults.of_runc(_text(entry.path / "runc.log")))
 
 

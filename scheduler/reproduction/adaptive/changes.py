@@ -72,15 +72,18 @@ def cases() -> list[Case]:
 def run_all(show: Callable[[float], None], wanted: Sequence[Case] = (), cycles: int = CYCLES) -> dict[Case, Changes]:
     """Measure the cases, or all, one after the other; `show` gets the fraction that is done.
 
-    Raises `MachineError` without a compiler, and `ControlError` if the agent or a program fails.
+    Raises `MachineError` without a compiler, and `ControlError`, which names the case, if the agent or a program fails.
     """
     wanted = wanted or cases()
     found = {}
     with TemporaryDirectory(prefix="drom-changes-") as folder:
         program = build_adaptive(Path(folder), "migration")
         for number, case in enumerate(wanted):
-            with bench_agent.running_agent("--emulate", f"core:{case.ranks}", "--grace", "600") as agent:
-                found[case] = _measure(agent, program, case, cycles, Path(folder))
+            try:
+                with bench_agent.running_agent("--emulate", f"core:{case.ranks}", "--grace", "600") as agent:
+                    found[case] = _measure(agent, program, case, cycles, Path(folder))
+            except ControlError as error:
+                raise ControlError(f"{case.data}, {case.ranks} ranks, {case.megabytes:g} MB: {error}") from error
             show((number + 1) / len(wanted))
     return found
 
@@ -113,7 +116,8 @@ def _drive(agent: Agent, process: subprocess.Popen[bytes], said: Path, case: Cas
     wait(lambda: _may_rest(agent) == case.ranks, f"{case.ranks} ranks to take part")
     for change in range(2 * (WARM + cycles)):
         client.order(agent.folder, "resize", job="migration", cpus=case.ranks if change % 2 else case.ranks // 2)
-        wait(lambda: len(reported("change")) > change, "a change of ranks")  # noqa: B023 - it is awaited here
+        what = f"change {change + 1} of ranks"
+        wait(lambda: len(reported("change")) > change, what)  # noqa: B023 - it is awaited here
     wait(lambda: False, "the end of the program")
     if process.wait():
         raise ControlError("a program of MPI has failed: its last words stand above.")

@@ -3,9 +3,16 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import pytest
+from drom.agent.errors import ControlError
 from drom.scheduler.reproduction.adaptive.changes import DATA, Case, Changes, lines, network_seconds, run_all, to_json
 from drom.scheduler.testbed.cluster import why_no_mpi
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.system
@@ -23,6 +30,19 @@ def test_ranks_leave_and_return_with_all_data() -> None:
         assert [len(part) for part in changes] == [2, 2, 4, 2, 2]
         assert all(0 < seconds < 60 for part in (*changes[:2], *changes[3:]) for seconds in part)
         assert min(changes.points) >= 1
+
+
+@pytest.mark.system
+@pytest.mark.skipif(bool(why_no_mpi()), reason=why_no_mpi())
+def test_a_case_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence says what moved, among how many ranks, before what went wrong."""
+    launcher = tmp_path / "mpirun"
+    launcher.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    launcher.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    with pytest.raises(ControlError, match=r"^arrays, 4 ranks, 0\.1 MB: \w"):
+        run_all(lambda _: None, [Case("arrays", 4, 0.1)], 1)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_jobs_share_this_machine_and_one_loses_half_of_it() -> None:
             pytest.skip("needs two cores")
         rounds: list[int] = []
         (slower,) = interference(here, 2, 1, 1.0, lambda: rounds.append(1))
-        samples = course(here, 6.0, lambda _: None)
+        samples = course(here, 3.0, lambda _: None)
 
     assert -0.9 < slower < 9
     assert len(rounds) == 2
