@@ -282,7 +282,8 @@ def constraint_programming(
         str, typer.Option(metavar="NAME|FILE", help="The machine: a name, or a file that ends in .toml.")
     ] = "eurora",
     jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Simulations or live runs at once; default: CPUs.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Simulations at once; default: CPUs; live runs: half of them."),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Run a real scheduler with emulated nodes.")] = False,
     compression: Annotated[

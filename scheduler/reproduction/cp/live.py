@@ -70,13 +70,13 @@ def run_all(
 ) -> dict[Task, LiveMetrics]:
     """Make all runs that are not kept yet, `at_once` at a time; `show` gets the fraction that is done.
 
-    `at_once` is as in `at_most`. At Ctrl-C, and when a run fails, all stop, and nothing of them is left. Raises
-    ControlError for a run that fails.
+    Without `at_once` it is one run for two CPUs: of a scheduler, and of its planner. At Ctrl-C, and when a run fails,
+    all stop, and nothing of them is left. Raises ControlError for a run that fails.
     """
     found = {} if kept is None else {task: kept.done[task] for task in tasks if task in kept.done}
     part = dict.fromkeys(tasks, 0.0) | dict.fromkeys(found, 1.0)
     stop = Event()
-    with ThreadPoolExecutor(at_most(at_once)) as pool:
+    with ThreadPoolExecutor(at_once or max(1, at_most(None) // 2)) as pool:
         left = {
             pool.submit(run, task, stop, partial(part.__setitem__, task)): task for task in tasks if task not in found
         }
