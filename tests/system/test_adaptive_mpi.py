@@ -332,9 +332,9 @@ def test_a_program_reports_how_many_ranks_it_can_use(mpi: Mpi, folder: Path, tmp
     """The agent takes back the cores of the others, and says why."""
     with agents.start_agent(tmp_path, *FOUR) as agent:
         job = Adaptive(mpi, folder, start, agent, "0", "1", "2")
-        rows = job.await_states("running", "running", "resting", "resting")
+        job.await_states("running", "running", "resting", "resting")
 
-        assert {row["max_tasks"] for row in rows} == {2}
+        wait_until(lambda: {row["max_tasks"] for row in job.rows()} == {2}, job.show)
         assert "It says that it can run on 1 to 2 of its tasks" in agent.cli("explain", "a").stdout
         job.end()
 

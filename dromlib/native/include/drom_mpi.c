@@ -348,6 +348,15 @@ static void look_for_delay(drom_mpi *m, double since)
             "in a call on MPI_COMM_WORLD, use drom_mpi_comm() there.\n", m->rank, DROM_MPI_LATE_MS / 1e3);
 }
 
+/* Wait for a core until it is time to look for messages again; a rank that has had one since a time looks more often. */
+static void wait_at_rest(drom_mpi *m, bool is_ready, double since)
+{
+    if (is_ready || drom_mode(m->handle) == DROM_UNMANAGED)
+        nap_while_waiting(since);
+    else
+        drom_wait(m->handle, REST_MS);
+}
+
 /* Wait for a core, tell a rank that runs, and wait until the others invite this one. A rank that rests passes on what it is
  * told to one that ran when it began to rest: these times grow along the way, so that no message runs in a circle. */
 static int rest(drom_mpi *m)
@@ -369,6 +378,10 @@ static int rest(drom_mpi *m)
         if (is_ready)
             look_for_delay(m, since);
         look_for_stray(m);
+        if (!m->is_shipping && !is_there(m, MPI_ANY_TAG, &status)) { /* as nearly always */
+            wait_at_rest(m, is_ready, since);
+            continue;
+        }
         bool is_invited = is_there(m, TAG_JOIN, &status), is_over = !is_invited && is_there(m, TAG_OVER, &status);
         int source = status.MPI_SOURCE;
         receive_constants(m); /* what announces them was sent before an invitation, or the end */
@@ -393,10 +406,8 @@ static int rest(drom_mpi *m)
         if (is_there(m, TAG_READY, &status)) {
             int rank = receive_ready(m, status.MPI_SOURCE);
             send_numbers(m, &rank, 1, contact, TAG_READY);
-        } else if (is_ready || drom_mode(m->handle) == DROM_UNMANAGED) {
-            nap_while_waiting(since);
         } else {
-            drom_wait(m->handle, REST_MS);
+            wait_at_rest(m, is_ready, since);
         }
     }
 }
