@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from drom.scheduler.analysis.estimates import Estimate, estimate
-from drom.scheduler.reproduction.controllers.events import CACHED, MONITOR, RICHEST, WHOLE, Costs, Options
 from drom.scheduler.reproduction.controllers.model import (
     LARGE,
     MEDIUM,
@@ -23,6 +22,7 @@ from drom.scheduler.reproduction.controllers.model import (
     simulate,
     sizes_of,
 )
+from drom.scheduler.reproduction.controllers.world import CACHED, MONITOR, RICHEST, WHOLE, Costs, Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -34,8 +34,8 @@ from drom.scheduler.live.accounting import entries_of
 from drom.scheduler.live.cluster.jobs import COMPLETED
 from drom.scheduler.live.cluster.spec import Spec
 from drom.scheduler.live.server.etcd import Etcd, StoreAddress, absent, put
-from drom.scheduler.reproduction.controllers.events import NONE, Costs, Options
 from drom.scheduler.reproduction.controllers.model import LARGE, MEDIUM, SMALL, Result, Setup, simulate, sizes_of
+from drom.scheduler.reproduction.controllers.world import NONE, Costs, Options
 from drom.scheduler.testbed import etcd
 from drom.scheduler.testbed.emulated_nodes import EmulatedNodes, NodeSize
 from drom.scheduler.testbed.local import PATIENCE, agents, await_condition, scheduler

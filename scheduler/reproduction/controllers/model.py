@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.reproduction.controllers import events
-from drom.scheduler.reproduction.controllers.events import CACHED, NOBODY, NONE, RICHEST, Costs, Options, World
+from drom.scheduler.reproduction.controllers.world import (
+    CACHED,
+    CONFLICTS,
+    MESSAGES,
+    NOBODY,
+    NONE,
+    QUEUED,
+    RANDOMS,
+    RELEASES,
+    RICHEST,
+    SEQUENCE,
+    STORE_BUSY,
+    Costs,
+    Options,
+    World,
+)
 
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints
@@ -112,8 +127,8 @@ def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
     place = (place // order + 1) * order
     loans = 1 if options.pick == NONE else controllers * setup.nodes + 1
     entries = min(CACHE, controllers - 1) if options.pick in {CACHED, RICHEST} else 1
-    counts = np.zeros(events.SEQUENCE + 1)
-    counts[events.RANDOMS] = 1 + seed % 2147483646
+    counts = np.zeros(SEQUENCE + 1)
+    counts[RANDOMS] = 1 + seed % 2147483646
 
     def whole(length: int, value: int = 0) -> Ints:
         return np.full(length, value, np.int64)
@@ -162,7 +177,7 @@ def world_of(setup: Setup, sizes: Ints, costs: Costs, options: Options, seed: in
         since=np.full((controllers, entries), -np.inf),
         home=home,
         size=sizes.astype(np.int64),
-        phase=whole(count, events.QUEUED),
+        phase=whole(count, QUEUED),
         own=whole(count),
         missing=sizes.astype(np.int64),
         tries=whole(count),
@@ -193,11 +208,11 @@ def _result(setup: Setup, world: World, end: float, most: float) -> Result:
     return Result(
         throughput=float((setup.jobs / spans).sum()),
         seconds=float(world.ended.max() - world.submitted.min()),
-        messages=float(world.counts[events.MESSAGES]) / jobs,
+        messages=float(world.counts[MESSAGES]) / jobs,
         allocate=float((world.allocated - world.asked).mean()),
-        conflicts=float(world.counts[events.CONFLICTS]) / jobs,
-        releases=float(world.counts[events.RELEASES]) / jobs,
-        store=float(world.counts[events.STORE_BUSY]) / end / setup.store_cores,
+        conflicts=float(world.counts[CONFLICTS]) / jobs,
+        releases=float(world.counts[RELEASES]) / jobs,
+        store=float(world.counts[STORE_BUSY]) / end / setup.store_cores,
         busiest=float(world.busy.max()) / end,
         cpu=float(world.busy.sum()),
         bound=most,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from drom.scheduler.analysis.estimates import Estimate
-    from drom.scheduler.reproduction.controllers.events import Costs
     from drom.scheduler.reproduction.controllers.experiment import Point, Results
+    from drom.scheduler.reproduction.controllers.world import Costs
     from matplotlib.axes import Axes
 
 

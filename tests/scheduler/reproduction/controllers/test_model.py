@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.server import agent_server, lender, shared_rows
-from drom.scheduler.reproduction.controllers import events, model
-from drom.scheduler.reproduction.controllers.events import (
+from drom.scheduler.reproduction.controllers import events, model, turns, world
+from drom.scheduler.reproduction.controllers.experiment import COSTS, OPTIONS
+from drom.scheduler.reproduction.controllers.model import LARGE, MEDIUM, SMALL, Setup, simulate, sizes_of, world_of
+from drom.scheduler.reproduction.controllers.world import (
     MONITOR,
     NOBODY,
     NONE,
@@ -21,13 +23,11 @@ from drom.scheduler.reproduction.controllers.events import (
     Costs,
     Options,
 )
-from drom.scheduler.reproduction.controllers.experiment import COSTS, OPTIONS
-from drom.scheduler.reproduction.controllers.model import LARGE, MEDIUM, SMALL, Setup, simulate, sizes_of, world_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from drom.scheduler.reproduction.controllers.events import World
+    from drom.scheduler.reproduction.controllers.world import World
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_what_a_job_takes() -> None:
 
 def test_a_turn_is_bounded() -> None:
     """Answers that take longer than a turn may are handled in several turns, each with a message to the store."""
-    costs = Costs(node=2 * events.TURN / events.READ / 100, launch=9.0)
+    costs = Costs(node=2 * world.TURN / world.READ / 100, launch=9.0)
     options = Options(pick=NONE, watch=True)
     found = [simulate(Setup(1, 201, 1), sizes(size), costs, options).messages for size in (100, 101, 201)]
     assert found == [2 + 1 + 1 + 1, 2 + 2 + 1 + 1, 2 + 3 + 1 + 2]
@@ -78,23 +78,23 @@ def test_a_turn_has_so_many_answers_at_most() -> None:
 def test_a_turn_reads_heartbeats_too(beats: int, left: int) -> None:
     """A turn handles fewer answers if heartbeats came while the last one went on."""
     w = world_of(Setup(1, 300, 1), sizes(299), Costs(), Options(pick=NONE), 1)
-    w.phase[0], w.left[0], w.beats[0] = events.STARTED, 300, beats
-    events.arrive(w, [], events.REPORT, 0, 300, 0.0)
+    w.phase[0], w.left[0], w.beats[0] = world.STARTED, 300, beats
+    turns.arrive(w, [], world.REPORT, 0, 300, 0.0)
     assert w.left[0] == w.arrived[0] == left
     assert w.beats[0] == 0
 
 
 def test_bounds_are_those_of_schedulers() -> None:
     """Turns and messages of the model have the bounds of `drom scheduler`."""
-    assert (events.TURN, events.MOST) == (agent_server.TURN_SECONDS, agent_server.PER_TURN)
-    assert events.ROWS == shared_rows.MOST_ROWS
-    assert events.AGAIN == lender.AGAIN
+    assert (world.TURN, world.MOST) == (agent_server.TURN_SECONDS, agent_server.PER_TURN)
+    assert world.ROWS == shared_rows.MOST_ROWS
+    assert world.AGAIN == lender.AGAIN
 
 
 @pytest.mark.parametrize(("rows", "messages"), [(0, 0), (1, 1), (100, 1), (101, 5), (200, 5), (201, 6)])
 def test_a_large_change_takes_several_messages(rows: int, messages: int) -> None:
     """One of more rows than a message may have is announced by two, stored in parts, and its copy is deleted."""
-    assert events.messages_of(rows) == messages
+    assert turns.messages_of(rows) == messages
 
 
 def test_an_order_is_stored_by_itself() -> None:
@@ -109,7 +109,7 @@ def test_answers_of_nodes_that_share_cores_arrive_in_parts() -> None:
     """A controller that has nothing else to do has a message to the store for each part."""
     costs, options = Costs(answer=1.0, latency=1e-3), Options(pick=NONE, watch=True)
     alone, shared = (simulate(Setup(1, 99, 1, cores=cores), sizes(99), costs, options).messages for cores in (0, 1))
-    assert (alone, shared) == (2 + 1 + 1 + 1, 2 + events.SHARES + 1 + events.SHARES)
+    assert (alone, shared) == (2 + 1 + 1 + 1, 2 + world.SHARES + 1 + world.SHARES)
 
 
 def test_nodes_that_share_a_core_answer_one_controller_after_the_other() -> None:
@@ -164,7 +164,7 @@ def test_no_node_is_lent_while_a_job_waits_for_nodes() -> None:
         now, _, kind, who, more = heapq.heappop(heap)
         events.handle(w, heap, kind, who, more, now)
         if w.lists[:, 0].any():
-            assert w.phase[3:].min() >= events.STARTED
+            assert w.phase[3:].min() >= world.STARTED
     assert w.allocated[0] > w.allocated[1:].max()
 
 
