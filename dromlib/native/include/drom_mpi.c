@@ -22,6 +22,7 @@ enum { READ_MS = 1000 };               /* for a launcher to read what a rank has
 #define DROM_MPI_LATE_MS 30000
 #endif
 
+enum { BURST_MS = 3 }; /* ranks that have cores again at one time say so within this time after each other */
 enum { SHIP_MS = 500 }; /* most time for constant arrays before the ranks wait for them */
 
 struct value {
@@ -106,7 +107,7 @@ static int first_of(const drom_mpi *m, const uint64_t *map)
 static bool make_maps(drom_mpi *m)
 {
     size_t words = ((size_t)m->size + 63) / 64;
-    uint64_t *maps = calloc(4 * words + 1, sizeof *maps);
+    uint64_t *maps = calloc(5 * words + 1, sizeof *maps);
     if (!maps)
         return false;
     free(m->map);
@@ -115,6 +116,7 @@ static bool make_maps(drom_mpi *m)
     m->next = maps + words;
     m->leaving = maps + 2 * words;
     m->joining = maps + 3 * words;
+    m->ready = maps + 4 * words + 1;
     return true;
 }
 
@@ -473,9 +475,25 @@ static bool is_shipment_over(const drom_mpi *m)
     return !late[0] || late[1];
 }
 
-int drom_mpi_point(drom_mpi *m)
+/* Have the ranks join that have told this one that they have a core again. More of them may follow soon, and each change costs:
+ * between points that follow each other closely it waits for these. */
+static void admit(drom_mpi *m)
 {
     MPI_Status status;
+    double now = MPI_Wtime(), burst = BURST_MS / 1e3;
+    while (is_there(m, TAG_READY, &status)) {
+        add(m->ready, receive_ready(m, status.MPI_SOURCE));
+        m->heard = now;
+    }
+    if (now - m->looked >= burst || now - m->heard >= burst) {
+        memcpy(m->joining, m->ready, (size_t)m->words * sizeof *m->joining);
+        memset(m->ready, 0, (size_t)m->words * sizeof *m->ready);
+    }
+    m->looked = now;
+}
+
+int drom_mpi_point(drom_mpi *m)
+{
     uint64_t any = 0;
     take_grant(m);
     if (!runs(m)) /* spawned */
@@ -485,8 +503,8 @@ int drom_mpi_point(drom_mpi *m)
     memset(m->leaving, 0, (2 * (size_t)m->words + 1) * sizeof *m->leaving);
     if (m->leaves)
         add(m->leaving, m->rank);
-    while (m->running < m->size && is_there(m, TAG_READY, &status))
-        add(m->joining, receive_ready(m, status.MPI_SOURCE));
+    if (m->running < m->size)
+        admit(m);
     m->joining[m->words] = wants_regrouping(m, &m->order);
     MPI_Allreduce(MPI_IN_PLACE, m->leaving, 2 * m->words + 1, MPI_UINT64_T, MPI_BOR, m->comm);
     bool is_ordered = m->joining[m->words];

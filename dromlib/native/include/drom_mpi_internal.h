@@ -69,6 +69,8 @@ struct drom_mpi {
     int rank, size, min_ranks, running;
     int words;                                /* 64-bit words of a map */
     uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
+    uint64_t *ready;                          /* in the same: ranks that have told this one that they have a core again */
+    double heard, looked;                     /* when the last of them did, and when this one looked, as MPI_Wtime() has it */
     bool leaves, has_changed, has_refused, is_released;
     bool is_shipping;  /* constant arrays are on their way to the ranks of the map `next` */
     double ships_until; /* when the ranks wait for them, as MPI_Wtime() has it */
