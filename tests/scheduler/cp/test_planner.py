@@ -11,7 +11,7 @@ import pytest
 from drom.scheduler.cp.jobs import Chunk, Job, Jobs, table_of, weights
 from drom.scheduler.cp.model import Budget, Problem, solve
 from drom.scheduler.cp.placement import Plan, State
-from drom.scheduler.cp.planner import Planner, Portfolio, in_order, objective
+from drom.scheduler.cp.planner import Planner, Portfolio, in_order, objective, order_equals
 from drom.scheduler.cp.platform import Group, Platform, Queue, load_platform
 from drom.scheduler.cp.rules import FIFO, RULES, WALLTIME, Rule
 from drom.scheduler.cp.simulation import Outcome, simulate
@@ -86,6 +86,35 @@ def test_planner_puts_the_urgent_job_first() -> None:
     jobs = [a_job(10, 2, 4), a_job(5, 2, 4, 1), a_job(5, 2, 4, 2, queue=1)]
 
     assert starts(jobs, Planner(SMALL)) == [0, 15, 10]
+
+
+def test_equal_jobs_start_in_the_order_in_which_they_wait() -> None:
+    """Of two jobs with the same request, walltime and queue the earlier one starts first; the objective is the same."""
+    jobs = table_of([a_job(2, 1, 4), a_job(2, 2, 4), a_job(2, 2, 4), a_job(5, 1, 4)], SMALL)
+    waiting = np.arange(4)
+    state = State(0, np.zeros(0, np.int64), waiting, SMALL.capacity, np.full(4, NEVER), np.full(6, -1))
+
+    for scheduler in (Planner(SMALL), Portfolio(Planner(SMALL))):
+        assert scheduler(state, jobs).start.tolist() == [4, 0, 2, 4]
+
+
+def test_ordering_equal_jobs_exchanges_starts_and_nodes() -> None:
+    """Jobs that differ in walltime, queue or request keep their place, and no node is overcommitted."""
+    other = [a_job(4, 1, 2), a_job(3, 1, 2, queue=1), a_job(3, 1, 1), a_job(3, 2, 2)]
+    jobs = table_of([a_job(3, 1, 2), *other, a_job(3, 1, 2), a_job(3, 1, 2)], SMALL)
+    waiting, weight = np.arange(7), weights(jobs, SMALL)
+    state = State(0, np.zeros(0, np.int64), waiting, SMALL.capacity, np.full(7, NEVER), np.full(8, -1))
+    plan = in_order(state, jobs, waiting[::-1])
+    start, node, worth = plan.start.copy(), plan.node.copy(), objective(plan, state, jobs, weight)
+    order_equals(plan, state, jobs, weight)
+
+    equal, units = [0, 5, 6], [0, 6, 7]
+    assert start[equal].tolist() == [3, 0, 0]
+    assert plan.start[equal].tolist() == [0, 0, 3]
+    assert plan.node[units].tolist() == node[[6, 7, 0]].tolist()
+    assert plan.start[1:5].tolist() == start[1:5].tolist()
+    assert objective(plan, state, jobs, weight) == pytest.approx(worth)
+    check_schedule(jobs, SMALL.capacity, plan, plan.start + jobs.walltime)
 
 
 def test_metrics() -> None:
