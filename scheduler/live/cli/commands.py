@@ -233,9 +233,9 @@ class SubmitOptions:
         False, "--filler", help="Run in the gaps that regular jobs leave; it is saved when they need its node."
     )
     checkpoint: str = typer.Option(
-        CONTAINER,
+        "",
         metavar="WAY",
-        help="How a filler is saved: container, by CRIU, or program, which saves itself on SIGUSR1 and exits with 85.",
+        help="How a filler is saved: container (default), by CRIU, or program, by itself on SIGUSR1, exiting with 85.",
     )
     signal: str = typer.Option(
         "",
@@ -274,6 +274,8 @@ class SubmitOptions:
         """Why these options cannot be given together; empty if they can."""
         if self.array and self.count > 1:
             return "--array and --count contradict each other: give one of them."
+        if self.checkpoint and not self.filler:
+            return "--checkpoint says how a filler is saved: add --filler, or leave it out."
         if self.parsable and self.json:
             return "--parsable and --json contradict each other: give one of them."
         given = {
@@ -320,7 +322,7 @@ class SubmitOptions:
             requeue=not self.no_requeue,
             hold=self.hold,
             array=self.array or "",
-            saving=self.checkpoint if self.filler else "",
+            saving=(self.checkpoint or CONTAINER) if self.filler else "",
             signal=self.signal,
             contract=self.contract,
         )

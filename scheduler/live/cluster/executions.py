@@ -438,7 +438,7 @@ class Executions:
         self._placements.clear(job)
         job.shares, job.ranks, job.wants, job.awaited, job.leaving, job.devices = {}, {}, [], {}, [], {}
         job.needed, job.needed_cores, job.stays = 0, 1, False
-        job.limit = self._state.settings.limit(job.spec.time) - int(job.ran)
+        job.limit = self._state.settings.left(job.spec.time, job.ran)
         self._outbox.record(job, now, "requeued", reason=reason)
 
     def put_back(self, job: Job, reason: str, now: float) -> None:

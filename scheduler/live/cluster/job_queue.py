@@ -166,7 +166,8 @@ class JobQueue:
         self.dependencies.leave(job)
         self._affected = deque(one for one in self._affected if one[0] != job.number)
         self._state.holdings.remove(job)
-        job.spec, job.priority, job.limit = spec, self._state.settings.priority(spec), spec.time
+        job.spec, job.priority = spec, self._state.settings.priority(spec)
+        job.limit = self._state.settings.left(spec.time, job.ran)
         self._state.holdings.add(job)
         self.enqueue(job, now)
 
@@ -238,7 +239,7 @@ class JobQueue:
     def request(self, job: Job) -> JobRequest:
         """Return the description of a job for the policy, which from then on knows the nodes of the job's group."""
         state, placed = self._state, self._placed(job.spec, job.cpu if job.image_on else "")
-        group, length = admission.group_of(placed), max(1, state.settings.limit(job.spec.time) - int(job.ran))
+        group, length = admission.group_of(placed), state.settings.left(job.spec.time, job.ran)
         if group not in self._groups:
             self._groups[group] = placed
             self._allow(group)

@@ -78,6 +78,10 @@ class Settings:
         """Return the time limit in seconds of a job that asks for `asked` seconds (0: it asks for none)."""
         return asked or (min(self.default_time, self.max_time) if self.max_time else self.default_time)
 
+    def left(self, asked: int, ran: float) -> int:
+        """Return how many seconds are left of `limit` for a waiting job, a filler that `ran` before; at least 1."""
+        return max(1, self.limit(asked) - int(ran))
+
 
 LIVE = {
     "sd": ("interval=1", "reservations=nodes", "resolution=1"),

@@ -58,8 +58,11 @@ def check(spec: Spec, hosts: Collection[Node]) -> None:
             return
     fit = count - rest
     wanted = f"{counted(count, 'part')} with {in_sentence(spec)} each" if count > 1 else in_sentence(spec)
-    room = f"have room for {fit} of them" if count > 1 and fit else "do not have so much together"
-    where = f"the {counted(len(hosts), 'node')} that suit it {room}" if len(hosts) > 1 else "no such node is here"
+    if len(hosts) == 1:
+        where = f"the node that suits it {f'has room for {fit} of them' if fit else 'does not have so much'}"
+    else:
+        those = f"the {len(hosts)} nodes that suit it"
+        where = f"{those} have room for {fit} of them" if fit else f"none of {those} has so much"
     unknown = [name for name in spec.resources if not any(node.resources.get(name) for node in hosts)]
     if unknown:
         msg = f"no node that suits the job has {unknown[0]}: see the resources in drom nodes."

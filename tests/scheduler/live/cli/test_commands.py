@@ -490,6 +490,16 @@ def test_a_script_may_come_on_standard_input(
     assert len(submitted) == 2
 
 
+def test_a_checkpoint_is_that_of_a_filler(submitted: list[dict[str, Any]]) -> None:
+    """A filler is saved in a container unless it names another way; a job that is no filler is refused with a way."""
+    submit("--filler", "--", "true")
+    submit("--filler", "--checkpoint", "program", "--", "true")
+    with pytest.raises(typer.BadParameter, match="--checkpoint says how a filler is saved: add --filler, or leave"):
+        submit("--checkpoint", "container", "--", "true")
+
+    assert [job["saving"] for job in submitted] == ["container", "program"]
+
+
 def test_an_array_is_one_request(submitted: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """It prints one number, and its jobs have a file each."""
     submit("--array", "0-9%2", "--", "true")

@@ -156,6 +156,24 @@ def test_a_filler_that_cannot_be_saved_goes_on_from_its_last_image(tmp_path: Pat
     assert filler.reason == "it could not be saved, and begins again: it has an open connection."
 
 
+@pytest.mark.parametrize("time", [0, 600])
+def test_a_change_of_a_saved_filler_gives_back_no_time(tmp_path: Path, time: int) -> None:
+    """What it has run counts as before, and its history has no limit that nobody has set."""
+    here = cluster(tmp_path, nodes=1)
+    filler = submit(here, replace(FILLER, time=time))
+    here.turn(100.0)
+    here.settle()
+    regular = submit(here, REGULAR)
+    left = filler.limit
+    here.cluster.update(filler.number, here.cluster.changed(filler.number, {"name": "x"}), here.now, "ann", "")
+
+    assert (regular.state, filler.state, filler.saves) == ("running", "pending", 1)
+    assert filler.ran > 99
+    assert (left, filler.limit) == ((time or LONGEST) - int(filler.ran), left)
+    here.settle(ends=True)
+    assert "limit" not in [entry.what for entry in here.store.history(filler.number, filler.number)]
+
+
 def test_a_lost_node_costs_the_work_since_the_last_image(tmp_path: Path) -> None:
     """The image is on the node where it was saved, until there is a newer one."""
     here = cluster(tmp_path)

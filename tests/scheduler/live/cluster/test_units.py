@@ -30,7 +30,7 @@ SIZES: tuple[Size, ...] = ((4, 4 * GIB, {"gpu": 2}), (2, 0, {}), (8, 6 * GIB, {"
         ),
         (
             {"nodes": 1, "resources": {"gpu": 3}},
-            r"^the job asks for 1 core and gpu=3, and the 3 nodes that suit it do not have so much together: ask",
+            r"^the job asks for 1 core and gpu=3, and none of the 3 nodes that suit it has so much: ask",
         ),
         ({"nodes": 3, "resources": {"gpu": 1}}, r"3 parts with 1 core and gpu=1 each, and .* have room for 2 of them"),
         ({"ranks": 15}, r"^the job asks for 15 parts with 1 core each, and the 3 nodes .* have room for 14 of them"),
@@ -44,6 +44,15 @@ SIZES: tuple[Size, ...] = ((4, 4 * GIB, {"gpu": 2}), (2, 0, {}), (8, 6 * GIB, {"
             r"^the job asks for 7 GiB of memory on each node, and the largest here has 6",
         ),
         ({"nodes": 1, "tasks": 4, "memory": 5 * GIB, "resources": {"gpu": 2}}, r"4 cores, 5 GiB of memory and gpu=2"),
+        (
+            {"nodes": 2, "resources": {"gpu": 3}},
+            r"2 parts with 1 core and gpu=3 each, and none of the 3 nodes that suit it has so much: ask for less\.$",
+        ),
+        ({"ranks": 5, "nodelist": ("n0",)}, r"5 parts with 1 core each, and the node that suits it has room for 4 of"),
+        (
+            {"nodes": 1, "resources": {"gpu": 3}, "nodelist": ("n0",)},
+            r"^the job asks for 1 core and gpu=3, and the node that suits it does not have so much: ask for less\.$",
+        ),
         (
             {"exclude": ("n0", "n1", "n2")},
             r"^the job asks for 1 node, and this cluster has 0 nodes outside --exclude: ask for less\.",
