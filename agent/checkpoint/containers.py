@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +46,8 @@ class Containers:
     def start(self, job: int, program: Program) -> int:
         """Start a program in a new container, and return its process number on the node.
 
-        Raises `CheckpointError`, or `CrashedError` if runc was killed, or what was to become the container.
+        Raises `CheckpointError`, `CrashedError` if runc was killed, or what was to become the container, and OSError,
+        for example if the disk of the store is full.
         """
         self.remove(job)
         folder = self._write_bundle(job, program)
@@ -57,7 +60,10 @@ class Containers:
             raise CrashedError("runc was killed while it started the job.")
         if status:
             reason = faults.of_runc(said)
+            full = not shutil.disk_usage(folder).free  # runc could not write, also not to its log
             self.remove(job)
+            if full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             msg = f"job {job} cannot be started in a container: {reason}"
             raise CheckpointError(msg)
         return int(pid_file.read_text(encoding="ascii"))

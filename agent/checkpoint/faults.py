@@ -15,6 +15,14 @@ _HARMLESS = re.compile(r"Can't setup RLIMIT_NOFILE")
 _MESSAGE = re.compile(r'level=error msg="((?:[^"\\]|\\.)*)"')
 _ERROR = re.compile(r"Error\s+\([^)]*\): (.*)")
 _FAULTS = (
+    (
+        r"sockets: Can't [gs]et \d+:\d+ opt.*not supported",
+        "it has a network socket open that CRIU cannot save on this kernel: close sockets before a save",
+    ),
+    (
+        r"nested \w+ namespace",
+        "it has made namespaces of its own, as sandboxes and containers do: run it without these",
+    ),
     (r"Connected TCP socket", "it has an open TCP connection: close connections before a save"),
     (r"session leader \d+\(\d+\) outside|shell-job|dangling tty|tty|ctty", "it uses a terminal: run it without one"),
     (
@@ -37,6 +45,7 @@ _FAULTS = (
     (r"Can't dump ghost file (\S+)", "it has the deleted file {0} open, which is too large: close it before a save"),
     (r"File (\S+) has bad (?:size|mode|build-id)", "the file {0} has changed since the save: restore its contents"),
     (r"post-restore script ret code", "a path of a file that it has open leads elsewhere since the save: restore that"),
+    (r"[Mm]agic doesn't match for (\S+?)\.?$", "its image is damaged (file {0}): cancel the job and submit it again"),
     (r"Can't open file (\S+) on restore", "the file {0} is missing on this node: make it available"),
     (
         r"External socket is used|half of stream unix|unixsk",
@@ -59,7 +68,7 @@ def of_criu(log: str, fallback: str) -> str:
     for error in errors:
         for pattern, text in _FAULTS:
             if found := re.search(pattern, error):
-                return f"{text.format(*found.groups())}."
+                return f"{text.format(*(part[:LONGEST] for part in found.groups()))}."
     return f"CRIU reports: {errors[0][:LONGEST].rstrip('.')}." if errors else fallback
 
 

@@ -43,7 +43,14 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 
 class CheckpointError(DromError):
-    """Raised when a job cannot be saved, moved or restored; the message is a sentence that says what to do."""
+    """Raised when a job cannot be saved, moved or restored; the message is a sentence that says what to do.
+
+    `why` is the message without what became of the job, which it may begin with.
+    """
+
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why or message
 
 
 class CrashedError(CheckpointError):

@@ -105,7 +105,7 @@ class Saver:
             if entry.state != WHOLE:
                 fate = "goes on" if _stands(image) else "has ended"
                 msg = f"job {image.job} was not saved and {fate}: {why}"
-                raise CrashedError(msg) if crashed else CheckpointError(msg)
+                raise CrashedError(msg, why) if crashed else CheckpointError(msg, why)
         return entry.image
 
     def restore(self, job: int, generation: int) -> int:

@@ -123,7 +123,7 @@ def _read_header(get: Get) -> tuple[Image, list[tuple[str, int]]]:
         raise CheckpointError(msg)
     try:
         value = json.loads(b"".join(_parts(get, length)))
-    except ValueError:
+    except (ValueError, RecursionError):  # brackets may be nested too deep for the parser
         value = None
     if not isinstance(value, dict):
         raise _malformed()

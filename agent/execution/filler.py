@@ -204,6 +204,9 @@ class Filler:
         except CheckpointError as error:
             if not (start.image and self._order()):  # which has ended the restore otherwise
                 self._tell(Report(fault="image" if start.image else "node", reason=str(error)))
+        except OSError as error:
+            where = f"{self._place.node} cannot start a container in {self._store.path}"
+            self._tell(Report(fault=launch.fault_of_node(error.errno or 0), reason=f"{where}: {error.strerror}."))
         return None
 
     def _with_limit(self, pid: int) -> int:
@@ -250,7 +253,7 @@ class Filler:
             self._saver.save(image, Limit(order.until))
         except CheckpointError as error:
             lost = str(error) if isinstance(error, CrashedError) else ""
-            self._tell(replace(self._report, answered=order.generation, reason=str(error), lost=lost))
+            self._tell(replace(self._report, answered=order.generation, reason=error.why, lost=lost))
             return False
         if self._image:
             self._image.remove()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 TIDY = 300.0
 """Seconds between two searches for images that a killed drom-filler has left."""
 MOST_OFFERS = 16
-"""Most images that are served at once."""
+"""Most images that are served at once; others wait for these."""
 _MODULE = filler.__name__
 
 
@@ -75,6 +75,9 @@ class Fillers:
         self._scheduler = scheduler
         self._tell = tell
         self._offers: dict[int, subprocess.Popen[bytes]] = {}
+        """The processes that serve images, by job."""
+        self._offered_later: dict[int, int] = {}
+        """The images that are served once others have been, by job: the numbers of their saves."""
         self._loop = loop
         self._log = log
         self._place = place
@@ -308,11 +311,11 @@ class Fillers:
                 self._tidy_at = 0.0
 
     def _offer(self, job: int, generation: int) -> None:
-        if not self._store or len(self._offers) >= MOST_OFFERS:
-            reason = (
-                f"{self._place.node} has no images." if not self._store else f"{MOST_OFFERS} images are being sent."
-            )
-            self._tell(Offered(job, generation, None, reason))
+        if not self._store:
+            self._tell(Offered(job, generation, None, f"{self._place.node} has no images."))
+            return
+        if len(self._offers) >= MOST_OFFERS:
+            self._offered_later[job] = generation
             return
         words = (str(job), str(generation), json.dumps(asdict(self._site)), self._scheduler)
         answer, output = os.pipe2(os.O_CLOEXEC)
@@ -336,6 +339,7 @@ class Fillers:
 
     def _withdraw(self, job: int) -> None:
         """Stop serving the image of a job."""
+        self._offered_later.pop(job, None)
         if child := self._offers.pop(job, None):
             child.kill()
             child.wait()
@@ -369,6 +373,9 @@ class Fillers:
             self._forget(pidfd)
             child.wait()
             self._offers = {job: one for job, one in self._offers.items() if one is not child}
+            if self._offered_later and len(self._offers) < MOST_OFFERS:
+                job = next(iter(self._offered_later))
+                self._offer(job, self._offered_later.pop(job))
             done()
 
         self._loop.watch(pidfd, ended)

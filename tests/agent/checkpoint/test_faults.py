@@ -16,6 +16,12 @@ HARMLESS = "Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self
             "Error (criu/sk-inet.c:191): inet: Connected TCP socket, consider using --tcp-established option.",
             "open TCP connection: close",
         ),
+        (
+            "Error (criu/sockets.c:523): sockets: Can't get 1:16 opt: Operation not supported",
+            "network socket open that CRIU cannot save on this kernel: close",
+        ),
+        ("Error (criu/namespaces.c:345): Can't dump nested user namespace for 25528", "namespaces of its own"),
+        ("Error (criu/namespaces.c:345): Can't dump nested pid namespace for 7", "namespaces of its own"),
         ("Error (criu/tty.c:1830): tty: Found dangling tty with sid 9 pgid 9 (x) on peer fd 1.", "without one"),
         (
             "Error (criu/files-ext.c:94): Can't dump file 3 of that type [20666] (chr 195:255 /dev/nvidiactl)",
@@ -32,6 +38,10 @@ HARMLESS = "Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self
         ),
         ("Error (criu/files-reg.c:2175): File tmp/out has bad size 9 (expect 7)", "file tmp/out has changed"),
         ("Error (criu/files-reg.c:2353): Can't open file tmp/out on restore: No such file", "file tmp/out is missing"),
+        (
+            "Error (criu/image.c:494): Head magic doesn't match for cpuinfo.img",
+            "its image is damaged (file cpuinfo.img): cancel",
+        ),
         ("Error (criu/sk-unix.c:874): unix: External socket is used. Consider using", "by a socket"),
         (
             "Error (criu/files-reg.c:1): Can't lookup mount=27 for fd=1 path=/tmp/out",
@@ -52,6 +62,16 @@ def test_an_error_becomes_a_sentence(line: str, words: str) -> None:
 def test_an_unknown_error_is_quoted() -> None:
     """CRIU's own words are the sentence, up to a length."""
     assert faults.of_criu(f"Error (criu/x.c:1): {'x' * 999}\n", "") == f"CRIU reports: {'x' * faults.LONGEST}."
+
+
+def test_a_long_path_is_cut() -> None:
+    """A user chooses the path of a deleted file, and others see the sentence."""
+    found = faults.of_criu(f"Error (criu/files-reg.c:1031): Can't dump ghost file /{'x' * 999} of 99 size\n", "")
+
+    assert (
+        found
+        == f"it has the deleted file /{'x' * (faults.LONGEST - 1)} open, which is too large: close it before a save."
+    )
 
 
 def test_without_an_error_of_criu_the_other_reason_counts() -> None:

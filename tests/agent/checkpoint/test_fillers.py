@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.agent.checkpoint.tools import saves_all_users
+from drom.agent.execution import fillers
 from drom.agent.execution.protocol import (
     CONTAINER,
     PROGRAM,
@@ -41,6 +42,7 @@ from tests.agent.checkpoint.conftest import Counting, await_true, criu
 from tests.agent.checkpoint.test_crashes import kill, running
 from tests.support.agents import Agent, affinity, launch_agent, wait_until
 from tests.support.fake_scheduler import FakeScheduler, start, start_scheduler
+from tests.support.file_systems import fill, tiny_tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +67,12 @@ class Cluster:
         agent = self.agents[node] = launch_agent(self._folder / node, *words)
         self._undo.callback(agent.discard)
         return self.scheduler.hear(Hello, node=node)
+
+    def shrink(self, node: str) -> Path:
+        """Have a node keep its images on a small file system; return the file that can fill it."""
+        self._undo.enter_context(tiny_tmpfs(self._store(node), "size=1m"))
+        (self._store(node) / "tools").mkdir()
+        return self._store(node) / "tools" / "full"
 
     def images(self, node: str) -> list[str]:
         """Return the folders of the images of a node."""
@@ -368,10 +376,28 @@ def test_a_save_that_takes_too_long_is_given_up(cluster: Cluster, counter: str, 
     refused = cluster.scheduler.hear(NotSaved, job=7)
     counting.advances()
 
-    assert refused.reason == "job 7 was not saved and goes on: its time for that was over."
+    assert refused.reason == "its time for that was over."
     assert cluster.images("n1") == []
     assert cluster.save("n1", 2).saved == 2
     assert counting.counted_once()
+
+
+def test_a_full_disk_refuses_a_start_for_now(cluster: Cluster, counting: Counting, tmp_path: Path) -> None:
+    """The job has not failed, and the node has no defect: once there is room, the job starts there."""
+    full = cluster.shrink("n1")
+    cluster.open("n1")
+    fill(full)
+    cluster.scheduler.say("n1", start(7, *counting.command, saving=CONTAINER))
+    refused = cluster.scheduler.hear(Refused, job=7)
+    cluster.scheduler.say("n1", Forget(7, 1))
+
+    where = f"n1 cannot start a container in {tmp_path / 'n1.images'}"
+    assert (refused.fault, refused.reason) == ("busy", f"{where}: No space left on device.")
+    assert counting.numbers() == []
+    full.unlink()
+    cluster.start("n1", counting.command, attempt=2)
+    counting.advances()
+    cluster.end("n1", 2)
 
 
 def test_an_agent_that_is_killed_finds_its_fillers_again(cluster: Cluster, counting: Counting) -> None:
@@ -528,6 +554,22 @@ def test_an_image_is_offered_again(cluster: Cluster, counting: Counting) -> None
     cluster.scheduler.say("n1", Offer(7, 2))
     assert cluster.scheduler.hear(Offered, source=None, generation=2).reason.startswith("job 7 has no image 2 here")
     cluster.end("n1", attempt=2)
+
+
+def test_an_offer_waits_while_others_are_served(
+    cluster: Cluster, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of processes that serve images is bounded, and no job is refused for it."""
+    monkeypatch.setattr(fillers, "MOST_OFFERS", 1)
+    moved(cluster, counting)
+    cluster.scheduler.say("n1", Offer(8, 1))
+    cluster.scheduler.say("n1", Offer(9, 1))
+    cluster.scheduler.say("n1", Discard(8, 1))
+    cluster.offer("n1")
+
+    assert [one for one in cluster.scheduler.heard if isinstance(one, Offered)] == []
+    cluster.scheduler.say("n1", Discard(7, 1))
+    assert cluster.scheduler.hear(Offered).job == 9
 
 
 def test_an_image_that_cannot_be_fetched_is_refused(cluster: Cluster, counting: Counting) -> None:

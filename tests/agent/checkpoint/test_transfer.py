@@ -174,6 +174,17 @@ def test_a_hostile_header_is_rejected(stores: tuple[ImageStore, ImageStore], cha
     assert states(stores[1]) == []
 
 
+@pytest.mark.parametrize("header", [b"[" * 100_000, b'{"image":' * 100_000, b"9" * 100_000, b"\xff"])
+def test_a_header_that_the_parser_does_not_take_is_rejected(
+    stores: tuple[ImageStore, ImageStore], header: bytes
+) -> None:
+    """Brackets nested too deep, numbers that are too long, and what is no text."""
+    with pytest.raises(CheckpointError, match="not valid"):
+        received(stores[1], [transfer.MAGIC + b"%d" % len(header), header])
+
+    assert states(stores[1]) == []
+
+
 @pytest.mark.parametrize(
     "first",
     [
