@@ -276,7 +276,7 @@ REFUSED: tuple[tuple[list[str], str], ...] = (
     (["--nodes", "3", "--", "true"], "the job asks for 3 nodes, and this cluster has 2 nodes: ask for less."),
     (
         ["--constraint", "fast", "--", "true"],
-        "the job asks for 1 node, and this cluster has 0 nodes with feature fast: ask for less.",
+        "the job asks for 1 node, and this cluster has no node with feature fast: see drom nodes.",
     ),
     (
         ["--tasks-per-node", "5", "--", "true"],

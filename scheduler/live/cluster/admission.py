@@ -123,13 +123,16 @@ def check(
         units.check(spec, fit)
     elif len(fit) + reach < (least := max(1, spec.nodes)):
         lacking = {what for node in nodes for what in _lacks(spec, node)}
-        having = counted(len(fit), "node") + (f" with {', '.join(sorted(lacking))}" if lacking else "")
+        having = (counted(len(fit), "node") if fit else "no node") + (
+            f" with {', '.join(sorted(lacking))}" if lacking else ""
+        )
         having += f" in partition {spec.partition}" if spec.partition else ""
         having += " in --nodelist" if spec.nodelist else ""
         having += " outside --exclude" if spec.exclude else ""
         having += f", and all together {len(fit) + reach}" if reach else ""
         where = f"home partition {settings.home}" if settings.home else "this cluster"
-        msg = f"the job asks for {counted(least, 'node')}, and {where} has {having}: ask for less."
+        advice = "ask for less" if fit or reach else "see drom nodes"
+        msg = f"the job asks for {counted(least, 'node')}, and {where} has {having}: {advice}."
         raise SchedulerError(msg)
     if settings.max_time and spec.time > settings.max_time and not spec.saving:
         longest = duration(settings.max_time)

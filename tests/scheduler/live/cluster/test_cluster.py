@@ -227,11 +227,11 @@ def test_a_job_gets_its_nodes_among_those_that_it_names(tmp_path: Path) -> None:
         ),
         (
             {"nodelist": ("n0",), "exclude": ("n0",)},
-            "the job asks for 1 node, and this cluster has 0 nodes in --nodelist outside --exclude: ask for less.",
+            "the job asks for 1 node, and this cluster has no node in --nodelist outside --exclude: see drom nodes.",
         ),
         (
             {"nodelist": ("n0",), "constraint": ("big",)},
-            "the job asks for 1 node, and this cluster has 0 nodes with feature big in --nodelist: ask for less.",
+            "the job asks for 1 node, and this cluster has no node with feature big in --nodelist: see drom nodes.",
         ),
     ],
 )

@@ -55,7 +55,7 @@ SIZES: tuple[Size, ...] = ((4, 4 * GIB, {"gpu": 2}), (2, 0, {}), (8, 6 * GIB, {"
         ),
         (
             {"exclude": ("n0", "n1", "n2")},
-            r"^the job asks for 1 node, and this cluster has 0 nodes outside --exclude: ask for less\.",
+            r"^the job asks for 1 node, and this cluster has no node outside --exclude: see drom nodes\.",
         ),
     ],
 )
