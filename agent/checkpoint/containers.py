@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import shutil
+import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from drom.agent.checkpoint import bundle, faults, freezer
 from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.freezer import GROUPS
 from drom.agent.checkpoint.images import CheckpointError, CrashedError
-from drom.agent.checkpoint.processes import kill
+from drom.agent.checkpoint.processes import PATIENCE_MS, kill
 from drom.agent.enforcement import memory_limits
 from drom.agent.system import proc
 from drom.agent.system.mounts import below, detach_below, remove_folder
@@ -176,8 +177,15 @@ def is_in(pid: int, name: str) -> bool:
 
 
 def _kill_group(name: str) -> None:
-    """Kill and reap the processes of a container's control group, and remove it."""
+    """Kill and reap the processes of a container's control group, and remove it, which may take a moment longer."""
     freezer.thaw(name)
+    until = time.monotonic() + PATIENCE_MS / 1e3
+    while not _end_group(name) and time.monotonic() < until:
+        time.sleep(0.01)  # control groups of the first version tell nobody that they are empty
+
+
+def _end_group(name: str) -> bool:
+    """Kill and reap the processes that a control group has now, and return whether it could be removed."""
     stats = {pid: stat for pid in proc.numbers("/proc") if is_in(pid, name) and (stat := proc.read_stat(pid))}
     # The first process comes first: all others end with it.
     for start_time, pid in sorted((stat.start_time, pid) for pid, stat in stats.items()):
@@ -185,6 +193,8 @@ def _kill_group(name: str) -> None:
         if pidfd is not None:
             kill(pid, pidfd)
             os.close(pidfd)
-    for path in (GROUPS, *GROUPS.iterdir()):
+    groups = [path for parent in (GROUPS, *GROUPS.iterdir()) if (path := parent / name).is_dir()]
+    for path in groups:
         with contextlib.suppress(OSError):
-            (path / name).rmdir()
+            path.rmdir()
+    return not any(path.exists() for path in groups)
