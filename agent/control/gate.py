@@ -13,7 +13,7 @@ import zmq
 from drom.agent.control import keys
 from drom.agent.control.access import MOST_CONNECTIONS
 from drom.agent.control.messages import MAX_MESSAGE
-from drom.agent.control.remote import HANDSHAKE_MS, LAST_PORT, _has_port
+from drom.agent.control.remote import HANDSHAKE_MS, LAST_PORT, _has_port, watch_peer
 from drom.agent.control.zmq_monitor import connection_of, drain_events, monitor, next_message, received
 from drom.agent.errors import ControlError
 from drom.agent.system.proc import raise_fd_limit
@@ -28,6 +28,8 @@ SEALED = 33
 """Bytes that CURVE adds to a frame: a name, a number, a tag and a flag (https://rfc.zeromq.org/spec/26/)."""
 ROOM = 8 << 20
 """Bytes that may also wait in the kernel: a peer that has sent more since its last message sends one without end."""
+DEAD_MS = 20_000
+"""Milliseconds without an answer of a machine after which its connections are closed."""
 COUNT_EVERY = 0.5
 """Seconds between two counts of the received bytes."""
 SILENT = 2
@@ -85,13 +87,13 @@ class RemoteEndpoint:
         for name, value in (
             (zmq.LINGER, 0),
             (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-            (zmq.HEARTBEAT_IVL, HANDSHAKE_MS),  # a node that is gone does not stay connected
             (zmq.IPV6, 1),
             (zmq.MAXMSGSIZE, longest + SEALED),
             (zmq.RCVHWM, WAITING),
             (zmq.SNDHWM, unread),
         ):
             self.sock.setsockopt(name, value)  # options set after bind do not apply to connections
+        watch_peer(self.sock, DEAD_MS)
         keys.guard_server(self.sock, own)
         self._monitor = monitor(self._context, self.sock)
         self.fd = int(self._monitor.getsockopt(zmq.FD))

@@ -36,6 +36,22 @@ REFUSED_KEY = 400
 """Value of EVENT_HANDSHAKE_FAILED_AUTH if the server does not trust the key; others: it could not check the key."""
 
 
+def watch_peer(sock: zmq.Socket[bytes], dead_ms: int) -> None:
+    """Have the kernel end TCP connections of a socket to machines that have not answered for so many milliseconds.
+
+    ZeroMQ's own heartbeats do not serve: libzmq 4.3.5 aborts the process (`!_io_error`) if it sends or answers one on a
+    connection that the peer has closed while messages from it wait to be read, as after a pause of this process.
+    """
+    seconds = max(1, dead_ms // 4000)
+    for option, value in (
+        (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, seconds),
+        (zmq.TCP_KEEPALIVE_INTVL, seconds),
+        (zmq.TCP_MAXRT, dead_ms),
+    ):
+        sock.setsockopt(option, value)
+
+
 def _has_port(address: str) -> bool:
     """Return whether an address has no port number, or a valid one."""
     port = address.rpartition(":")[2]

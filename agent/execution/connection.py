@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import zmq
 from drom.agent.control import keys
 from drom.agent.control.messages import is_answer
-from drom.agent.control.remote import not_let_in, not_proven
+from drom.agent.control.remote import not_let_in, not_proven, watch_peer
 from drom.agent.control.zmq_monitor import next_event
 from drom.agent.execution import protocol
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATIENCE = 3.0
 """Seconds from one Hello to the next until the node is welcomed."""
 DEAD_MS = 10_000
-"""Milliseconds without any message, ZeroMQ's own heartbeats included, after which the connection is made again."""
+"""Milliseconds without an answer of the scheduler's machine after which the connection is made again."""
 _UNKNOWN = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _STRANGE = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 _ENDED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -65,13 +65,12 @@ class SchedulerConnection:
             (zmq.MAXMSGSIZE, protocol.MAX_MESSAGE),
             (zmq.RECONNECT_IVL, 100),
             (zmq.RECONNECT_IVL_MAX, 2000),
-            (zmq.HEARTBEAT_IVL, DEAD_MS // 4),
-            (zmq.HEARTBEAT_TIMEOUT, DEAD_MS),
             (zmq.SNDHWM, 0),
             (zmq.RCVHWM, 0),
             (zmq.IPV6, 1),
         ):
             self._socket.setsockopt(option, value)
+        watch_peer(self._socket, DEAD_MS)
         self._own, self._failures = own, 0
         self._monitor: zmq.Socket[bytes] | None = None
         if own:

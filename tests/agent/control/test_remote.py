@@ -384,6 +384,17 @@ def test_a_number_that_is_another_files_by_now_is_left_alone(gate: RemoteEndpoin
     os.close(write)
 
 
+def test_the_kernel_ends_connections_to_machines_that_are_gone(gate: RemoteEndpoint, own: Keys) -> None:
+    """ZeroMQ sends no heartbeats: one of these could end the process, once its peer has gone."""
+    with closing(gate), peer_at(gate, own) as peer:
+        peer.send(b"x")
+        found = wait_until(gate.read, lambda: "no message")
+        with socket.socket(fileno=os.dup(found.frame.get(zmq.SRCFD))) as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == remote.DEAD_MS
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert not gate.sock.getsockopt(zmq.HEARTBEAT_IVL)
+
+
 class TestAddresses:
     """Where agents are."""
 

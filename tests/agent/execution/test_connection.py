@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -23,6 +26,17 @@ from tests.support.agents import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+SCHEDULER = """
+import sys, zmq
+with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+    sock.setsockopt(zmq.RCVHWM, 8)
+    sock.bind(sys.argv[1])
+    print(flush=True)
+    sys.stdin.readline()
+    while sock.poll(1000):
+        sock.recv_multipart()
+"""
+"""Reads messages as a scheduler does, of which few may wait, until no more come."""
 HELLO = say.Hello(say.PROTOCOL, "1", "n1", "n1", "b", 4, 1, 0, {}, (), False, 0.0, ())
 
 
@@ -111,3 +125,24 @@ def test_where_users_come_in_is_told_of(folder: Path, head: keys.Keys, monkeypat
         wait_until(is_answered_again, lambda: node.said)
 
     assert node.said == [connection.NO_AGENTS]
+
+
+def test_a_scheduler_that_was_paused_reads_what_agents_have_sent_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents send no heartbeats of ZeroMQ: behind messages that wait, one of these would end the scheduler."""
+    monkeypatch.setattr(connection, "DEAD_MS", 400)
+    address = f"ipc://{tmp_path}/agents"
+    words = [sys.executable, "-c", SCHEDULER, address]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as scheduler:
+        assert scheduler.stdout
+        scheduler.stdout.readline()
+        with closing(SchedulerConnection(address, Log(io.StringIO()))) as agent:
+            wait_until(lambda: agent.send(say.Alive("n1", 0.0)), lambda: address)
+            scheduler.send_signal(signal.SIGSTOP)
+            for _ in range(50):
+                agent.send(say.Alive("n1", 0.0))
+                assert not agent._socket.poll(10)  # a heartbeat would be due every 100 ms
+        scheduler.send_signal(signal.SIGCONT)
+        scheduler.communicate(b"\n", 60)
+        assert scheduler.returncode == 0
