@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.control import client
 from drom.agent.control.remote import HANDSHAKE_MS, RemoteAddress
-from drom.agent.errors import NotYetError, UnreachableError
+from drom.agent.errors import ControlError, NotYetError, UnreachableError
 from drom.agent.system.paths import default_keys
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.homes import merged, parts_of
+from drom.scheduler.live.cluster.homes import ASK_THAT, merged, parts_of
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.spec import SERVICE
 
@@ -86,13 +86,19 @@ def _ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa:
         certainly = [{"certain": True}, {}]
         until, patience_ms = time.monotonic() + PATIENCE, FIRST_MS
     while True:
+        failures: list[ControlError] = []
         for more, place in itertools.product(certainly, places):
             at = replace(place, patience_ms=patience_ms) if isinstance(place, RemoteAddress) else place
             try:
                 return all_pages(partial(client.order, at, server=SERVICE), order, **fields, **more)
             except (NotYetError, UnreachableError) as error:  # another one may lead
-                failure = error
+                failures.append(error)
         if time.monotonic() >= until:
-            raise failure
+            raise min(reversed(failures), key=_says_little)
         patience_ms = min(2 * patience_ms, HANDSHAKE_MS)
         time.sleep(AGAIN)
+
+
+def _says_little(failure: ControlError) -> bool:
+    """Return whether a failure only refers to another scheduler, or is of one that cannot be reached."""
+    return isinstance(failure, UnreachableError) or str(failure).endswith(ASK_THAT)

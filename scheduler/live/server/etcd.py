@@ -13,6 +13,7 @@ length, or by an eighth of the call's time more.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -36,6 +37,7 @@ LARGEST = 256 << 20
 """Most bytes of an answer, and of a message of a watch."""
 MOST_MEMBERS = 16
 LONGEST_LOGIN = 1024
+NO_ETCD = "what answers there is no etcd, or one that wants TLS: check the address and --store-ca"
 _UNAVAILABLE = {1, 4, 14}
 """Codes of gRPC after which another member may answer: cancelled, deadline exceeded, unavailable."""
 _NO_TOKEN = 16
@@ -55,6 +57,15 @@ class StoreError(Exception):
 
 class SilentError(StoreError):
     """Raised if no member has answered in time: what was asked may have been done."""
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Raise StoreError for an answer that a block cannot read, since no etcd gives it."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise StoreError(NO_ETCD) from error
 
 
 def read_login(path: Path) -> str:
@@ -212,20 +223,22 @@ class Etcd:
 
     def call(self, path: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer of the first member that gives one within so many seconds."""
-        began, failures, why = time.monotonic(), 0, ""
+        began, failures = time.monotonic(), 0
+        why: dict[int, str] = {}
         while (left := seconds - (passed := time.monotonic() - began)) > 0:
+            number = self._turn % len(self._pools)
             most = max(seconds / 8, passed / 2) if len(self._pools) > 1 else seconds
             try:
                 with self._ask(path, body, max(min(most, left), SHORTEST)) as answer:
                     return self._value(answer)
             except _ElsewhereError as error:
-                if not (why and isinstance(error, _LateError)):  # a reason that is no timeout says more
-                    why = str(error)
+                if not (number in why and isinstance(error, _LateError)):  # a reason that is no timeout says more
+                    why[number] = str(error)
                 failures += 1
                 self._turn += 1
                 if failures % len(self._pools) == 0:
                     time.sleep(min(PAUSE, left))
-        raise SilentError(why or f"it has not answered for {seconds:g} s")
+        raise SilentError("; ".join(why[number] for number in sorted(why)) or f"it has not answered for {seconds:g} s")
 
     def _ask(self, path: str, body: dict[str, Any], seconds: float) -> urllib3.BaseHTTPResponse:
         """Send a request to the member whose turn it is, and return the response, whose body has not been read."""
@@ -233,7 +246,9 @@ class Etcd:
         if self.address.login and not self._token and not path.endswith("/authenticate"):
             name, _, password = self.address.login.partition(":")
             with self._ask("/v3/auth/authenticate", {"name": name, "password": password}, seconds) as answer:
-                self._token = self._value(answer)["token"]
+                value = self._value(answer)
+            with understood():
+                self._token = str(value["token"])
         self.messages += 1
         try:
             return self._pools[number].request(
@@ -259,12 +274,10 @@ class Etcd:
     def _checked(self, data: bytes, status: int) -> dict[str, Any]:
         value: Any = None
         if len(data) <= LARGEST:
-            try:
+            with understood():
                 value = json.loads(data)
-            except ValueError:
-                value = None
         if not isinstance(value, dict):
-            raise StoreError("what answers there is no etcd, or one that wants TLS: check the address and --store-ca")
+            raise StoreError(NO_ETCD)
         error = value.get("error")
         if not error and status == 200:
             return value
@@ -274,7 +287,7 @@ class Etcd:
             self._token = ""
             raise _ElsewhereError(text)
         if code in _UNAVAILABLE:
-            raise _ElsewhereError(text)
+            raise _ElsewhereError(text.removeprefix("etcdserver: "))
         remedy = next((f": {words}" for part, words in _REMEDIES.items() if part in text), "")
         raise StoreError(text.removeprefix("etcdserver: ") + remedy)
 
@@ -283,6 +296,8 @@ class Etcd:
         member, errors = self.address.members[number], self._errors
         if isinstance(error, errors.SSLError):
             return _ElsewhereError(f"no TLS with {member} ({error}): check --store-ca, --store-cert and --store-key")
+        if isinstance(error, errors.NameResolutionError):
+            return _ElsewhereError(f"the host of {member} is not known: check the address")
         if isinstance(error, errors.NewConnectionError):
             return _ElsewhereError(f"nothing listens at {member}")
         if isinstance(error, errors.TimeoutError):
@@ -299,9 +314,10 @@ class Etcd:
         failure = [{"request_range": {"key": to_wire(otherwise)}}]
         body = {"compare": list(compare), "success": list(then), "failure": failure}
         answer = self.call("/v3/kv/txn", body, seconds)
-        held = bool(answer.get("succeeded"))
-        found = [] if held else answer["responses"][0]["response_range"].get("kvs", [])
-        return held, int(answer["header"]["revision"]), record_of(found[0]) if found else None
+        with understood():
+            held = bool(answer.get("succeeded"))
+            found = [] if held else answer["responses"][0]["response_range"].get("kvs", [])
+            return held, int(answer["header"]["revision"]), record_of(found[0]) if found else None
 
     def first(self, prefix: str, seconds: float, revision: int = 0) -> Record | None:
         """Return the first record whose key begins with a prefix; None if there is none."""
@@ -317,8 +333,9 @@ class Etcd:
         while more:
             body = {"key": start, "range_end": after_all(prefix), "limit": size, "revision": revision}
             answer = self.call("/v3/kv/range", body, seconds)
-            revision = revision or int(answer["header"]["revision"])
-            found = [record_of(pair) for pair in answer.get("kvs", [])]
+            with understood():
+                revision = revision or int(answer["header"]["revision"])
+                found = [record_of(pair) for pair in answer.get("kvs", [])]
             yield revision, found
             more = bool(answer.get("more")) and bool(found)
             start = to_wire(found[-1].key + "\0") if found else start
@@ -326,7 +343,9 @@ class Etcd:
     def written_after(self, prefix: str, revision: int, seconds: float) -> list[Record]:
         """Return the records below a prefix that were written after a revision, in the order of their keys."""
         body = {"key": to_wire(prefix), "range_end": after_all(prefix), "min_mod_revision": str(revision + 1)}
-        return [record_of(pair) for pair in self.call("/v3/kv/range", body, seconds).get("kvs", [])]
+        answer = self.call("/v3/kv/range", body, seconds)
+        with understood():
+            return [record_of(pair) for pair in answer.get("kvs", [])]
 
     def watch(
         self, prefix: str, revision: int, silence: float, opened: Callable[[urllib3.BaseHTTPResponse], object]
@@ -341,11 +360,14 @@ class Etcd:
             with self._ask("/v3/watch", {"create_request": request}, silence) as answer:
                 opened(answer)
                 for line in self._lines(answer):
-                    result = self._checked(line, answer.status)["result"]
-                    if result.get("canceled"):
-                        raise CompactedError(str(result.get("cancel_reason", "etcd has ended the watch")))
-                    events = result.get("events", [])
-                    yield [(record_of(one["kv"]), one.get("type") == "DELETE") for one in events]
+                    value = self._checked(line, answer.status)
+                    with understood():
+                        result = value["result"]
+                        if result.get("canceled"):
+                            raise CompactedError(str(result.get("cancel_reason", "etcd has ended the watch")))
+                        events = result.get("events", [])
+                        changes = [(record_of(one["kv"]), one.get("type") == "DELETE") for one in events]
+                    yield changes
         except _ElsewhereError:
             self._turn += 1
             raise

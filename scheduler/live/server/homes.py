@@ -16,7 +16,7 @@ from drom.agent.execution import protocol as say
 from drom.agent.text import NODE
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import home_rules
-from drom.scheduler.live.cluster.homes import adopters, first_job, home_of
+from drom.scheduler.live.cluster.homes import ASK_THAT, adopters, first_job, home_of
 from drom.scheduler.live.cluster.lending import EMPTY
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
 from drom.scheduler.live.server.etcd import StoreError
@@ -249,7 +249,7 @@ class Homes(Generic[S]):
     def _turn_away(self, peer: Peer, hello: say.Hello, home: str) -> None:
         """Refer an agent to the scheduler that leads the home partition that has its node."""
         try:
-            reason = f"{self._where(home)}."
+            reason = self._where(home)
         except ControlError as error:
             reason = str(error)
         else:
@@ -263,8 +263,8 @@ class Homes(Generic[S]):
             raise ControlError(home_rules.no_home(home, self._directory.homes))
         leader = self._leader(home)
         if not leader:
-            return f"no scheduler leads home partition {home} at present: try again in a moment"
-        return f"home partition {home} is led by the scheduler on {leader.name}: ask that one"
+            return f"no scheduler leads home partition {home} at present: try again in a moment."
+        return f"home partition {home} is led by the scheduler on {leader.name}: {ASK_THAT}"
 
     def _leader(self, home: str) -> Present | None:
         return next((one for one in self._directory.present.values() if home in one.leads), None)
@@ -282,7 +282,7 @@ class Homes(Generic[S]):
         if home is None:
             return {"schema_version": SCHEMA_VERSION, "ask_homes": self._directory.homes}
         if home not in self._servers:
-            raise NotYetError(f"{self._where(home)}.")
+            raise NotYetError(self._where(home))
         return self._servers[home].answer(order, caller)
 
     def _home(self, order: dict[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from drom.scheduler.live.server.etcd import StoreError
+from drom.scheduler.live.server.etcd import StoreError, understood
 
 if TYPE_CHECKING:
     from drom.scheduler.live.server.etcd import Etcd
@@ -29,11 +29,14 @@ class Lease:
     def __init__(self, etcd: Etcd, seconds: int) -> None:
         self.is_over = False
         """Whether it has ended in etcd, for good."""
+        self.why = ""
+        """Why the last renewal has failed; empty if it has not."""
         self._etcd, self._seconds = etcd, seconds
         began = now()
         answer = etcd.call("/v3/lease/grant", {"TTL": seconds}, seconds)
-        self.number = str(answer["ID"])
-        self._until = began + int(answer["TTL"])
+        with understood():
+            self.number = str(answer["ID"])
+            self._until = began + int(answer["TTL"])
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
@@ -49,10 +52,12 @@ class Lease:
             asked, pause = now(), PAUSE
             try:
                 answer = self._etcd.call("/v3/lease/keepalive", {"ID": self.number}, self._seconds / 3)
-            except StoreError:
+                with understood():
+                    left = int(answer["result"].get("TTL", 0))
+            except StoreError as error:
+                self.why = str(error)
                 continue
-            pause = self._seconds / 3
-            left = int(answer.get("result", {}).get("TTL", 0))
+            pause, self.why = self._seconds / 3, ""
             self._until = asked + left
             self.is_over = left <= 0
 

@@ -165,16 +165,15 @@ class SharedRows:
     def _copy(self, key: str, value: bytes | None) -> None:
         """Write the row at a key of etcd into the copy, or delete it there if the value is None."""
         table, _, name = key.removeprefix(f"{self._prefix}/rows/").partition("/")
-        try:
+        with _ours(key):
             number = int(name) if table in schema.NUMBERED else name
             schema.put_row(self._database, (table, number), None if value is None else _unpacked(value))
-        except (KeyError, TypeError, ValueError, zlib.error, sqlite3.Error) as error:
-            raise StoreError(f"no drom has written {key[:200]}: delete it, or restore the store") from error
 
     def _follow(self, record: Record | None) -> None:
-        self._record = record
         is_other = record and record.created != self._elected
-        self.leader = str(_unpacked(record.value)["name"]) if record and is_other else ""
+        with _ours(self.leader_key):
+            self.leader = str(_unpacked(record.value)["name"]) if record and is_other else ""
+        self._record = record
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is readable already
@@ -202,7 +201,8 @@ class SharedRows:
             self.epoch = 0
             raise DeposedError(REPLACED)
         if not self._lease.holds:
-            raise StoreError(f"the lease of {self._seconds} s could not be renewed: see whether {self} answers")
+            why = self._lease.why or f"see whether {self} answers"
+            raise StoreError(f"the lease of {self._seconds} s could not be renewed: {why}")
 
     def advance(self) -> bool:
         """Follow the leader, take over if there is none, and return whether this scheduler leads."""
@@ -253,8 +253,9 @@ class SharedRows:
         found = {one.key.rpartition("/")[2]: one.value for _, page in pages for one in page}
         self._redo, self._has_redo = [], bool(found)
         if "done" in found:
-            parts = [_unpacked(found[str(number)]) for number in range(int(found["done"]))]
-            changes = {key: row and from_wire(row) for part in parts for key, row in part.items()}
+            with _ours(f"{self._prefix}/redo/"):
+                parts = [_unpacked(found[str(number)]) for number in range(int(found["done"]))]
+                changes = {key: row and from_wire(row) for part in parts for key, row in part.items()}
             with _transaction(self._database):
                 for key, value in changes.items():
                     self._copy(key, value)
@@ -370,6 +371,15 @@ def _parts(changes: Values, most: int) -> Iterator[Values]:
         size += length
     if part:
         yield part
+
+
+@contextlib.contextmanager
+def _ours(key: str) -> Iterator[None]:
+    """Raise StoreError for a value that a block cannot read: no drom has written it."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, zlib.error, sqlite3.Error) as error:
+        raise StoreError(f"no drom has written {key[:200]}: delete it, or restore the store") from error
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from drom.agent.errors import NotYetError
 from drom.scheduler.live.cluster.driver import prepare
+from drom.scheduler.live.cluster.homes import ASK_THAT
 from drom.scheduler.live.server.etcd import StoreError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Standby(Waiting):
         """The answer to orders."""
         if not self._rows.leader:
             return "no scheduler leads at present: try again in a moment."
-        return f"this scheduler stands by for the one on {self._rows.leader}: ask that one."
+        return f"this scheduler stands by for the one on {self._rows.leader}: {ASK_THAT}"
 
     @property
     def status(self) -> str:

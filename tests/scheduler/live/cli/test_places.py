@@ -61,6 +61,17 @@ def test_waiting_for_a_leader_has_an_end(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found == ["/a"]
 
 
+def test_the_reason_of_the_scheduler_that_leads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that refers to another one, or cannot be reached, says less, whichever is asked first."""
+    monkeypatch.setattr(places, "PATIENCE", 0.01)
+    why = NotYetError("the queue cannot be written now, so nothing was changed: etcd does not answer.")
+    refers = NotYetError("home partition p1 is led by the scheduler on s1: ask that one.")
+    for answers in ((why, refers), (refers, why), (why, GONE)):
+        asked(monkeypatch, *answers * 100)
+        with pytest.raises(NotYetError, match=r"^the queue cannot be written now, .* does not answer\.$"):
+            places.ask(places.parse("/a,/b"), "cancel")
+
+
 def test_one_that_may_have_been_replaced_answers_if_no_other_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """All others are asked before it; one alone is asked at once."""
     found: list[str] = []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.server import etcd as etcd_client
 from drom.scheduler.live.server.etcd import Etcd, StoreAddress, StoreError, parse_store, read_login
+from drom.scheduler.live.server.lease import Lease
 from drom.scheduler.live.server.store import UnreadableError
 
 from tests.scheduler.live.server.test_store import job
@@ -23,7 +25,7 @@ from tests.support.agents import wait_until
 from tests.support.etcd import Member, address_of, free_ports, lead, running, shared_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SECONDS = 5.0
@@ -171,6 +173,67 @@ def test_tries_are_short_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError):
         etcd.call("/v3/kv/txn", {}, 0.5)
     assert tries == [(0, 0.3), (1, 0.3)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        '{"ok": 1}',
+        '{"header": null}',
+        '{"header": {"revision": "x"}}',
+        '{"header": {"revision": "1"}, "kvs": [{"key": 3}]}',
+        "[" * 100_000,
+        '{"ID": []}',
+        '{"ID": "1", "TTL": "soon"}',
+    ],
+)
+def test_an_answer_that_no_etcd_gives_is_a_fault_of_the_address(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Something else that answers requests with JSON is not taken for an etcd by any call."""
+    etcd = Etcd(StoreAddress(("h1:1",), "drom"))
+    answer = SimpleNamespace(status=200, read=lambda _: text.encode())
+    monkeypatch.setattr(Etcd, "_ask", lambda *_: contextlib.nullcontext(answer))
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: etcd.first("x", SECONDS),
+        lambda: etcd.transact([], [], "x", SECONDS),
+        lambda: Lease(etcd, 2),
+    )
+    for call in calls:
+        with pytest.raises(StoreError, match=r"^what answers there is no etcd, or one that wants TLS: check the "):
+            call()
+
+
+def test_a_watch_of_something_that_is_no_etcd_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises what the thread that reads it expects."""
+    etcd = Etcd(StoreAddress(("h1:1",), "drom"))
+    answer = SimpleNamespace(status=200, read1=lambda _: b'{"result": {"events": [{}]}}\n')
+    monkeypatch.setattr(Etcd, "_ask", lambda *_: contextlib.nullcontext(answer))
+    with pytest.raises(StoreError, match=r"^what answers there is no etcd"):
+        list(etcd.watch("x", 1, SECONDS, lambda _: None))
+
+
+def test_a_lease_says_why_it_was_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason of the last try is kept for the sentence that users get."""
+
+    def call(_etcd: Etcd, path: str, *_: object) -> dict[str, object]:
+        if path == "/v3/lease/keepalive":
+            raise StoreError("nothing listens at h1:1")
+        return {"ID": "1", "TTL": "1"}
+
+    monkeypatch.setattr(Etcd, "call", call)
+    with closing(Lease(Etcd(StoreAddress(("h1:1",), "drom")), 1)) as lease:
+        assert wait_until(lambda: lease.why, lambda: "no reason") == "nothing listens at h1:1"
+
+
+def test_each_member_that_does_not_answer_is_named() -> None:
+    """Without a quorum an administrator has to know which members to start."""
+    members = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    etcd = Etcd(StoreAddress((*members, "nowhere.invalid:1"), "drom"))
+    reasons = "; ".join(f"nothing listens at {member}" for member in members)
+    with pytest.raises(
+        StoreError, match=rf"^{reasons}; the host of nowhere\.invalid:1 is not known: check the address$"
+    ):
+        etcd.first("x", 1.0)
 
 
 def ask_all(member: Member, *requests: tuple[str, dict[str, object]]) -> None:
