@@ -442,14 +442,17 @@ class Server:
             self.cluster.agents.on_message(name, message, now)
 
     def _welcome(self, peer: Peer, message: say.Hello, why_not: str) -> None:
+        now = self.stored.clock()
+        repeats = self._desk.name_of(peer) == message.node and self.cluster.members.alive(message.node, now)
         try:
             self._check_seat(peer, message, why_not)
-            self.cluster.agents.hello(message, self.stored.clock())
+            self.cluster.agents.hello(message, now)
         except SchedulerError as error:
             self._desk.reject(peer, message.node, str(error))
         else:
             self._desk.bind(message.node, peer)
-            self._log("node_joined", node=message.node, host=message.host, cores=message.cores)
+            if not repeats:
+                self._log("node_joined", node=message.node, host=message.host, cores=message.cores)
 
     def _check_seat(self, peer: Peer, message: say.Hello, why_not: str) -> None:
         """Raise SchedulerError if a connection may not represent the node that it names, as with a `why_not`."""

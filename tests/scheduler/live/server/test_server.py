@@ -30,6 +30,7 @@ from drom.scheduler.live.cluster.jobs import Entry
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.settings import Settings
 from drom.scheduler.live.cluster.spec import LARGEST, SERVICE, Spec
+from drom.scheduler.live.server.agent_server import Peer
 from drom.scheduler.live.server.etcd import SilentError, StoreError
 from drom.scheduler.live.server.metrics import ClusterCollector
 from drom.scheduler.live.server.server import LONGEST_SLEEP, Server
@@ -537,6 +538,15 @@ def test_a_cluster_that_cannot_say_when_it_is_to_be_asked_is_asked_again(
         assert server._timeout() == LONGEST_SLEEP
     assert server.guard.faults["policy"] == 1
     assert server._timeout() <= LONGEST_SLEEP
+
+
+def test_an_agent_that_introduces_itself_again_joins_once(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scheduler that was paused reads an introduction for every few seconds of the pause, and logs one."""
+    server._log = Log()
+    hello = say.Hello(say.PROTOCOL, "1", "n2", "n2", "b", 4, 1, 0, {}, (), False, 0.0, ())
+    for _ in range(3):
+        server._welcome(Peer(0, b"an agent"), hello, "")
+    assert capsys.readouterr().err.count("event=node_joined node=n2") == 1
 
 
 @pytest.mark.parametrize("fails", ["_desk", "_clients", "_store"])
