@@ -56,5 +56,5 @@ def test_what_goes_wrong_is_told() -> None:
         "no job was on nodes of several home partitions.",
         "job1 ran 2 times.",
         "1 job did not run.",
-        "it took 9.0 s, and not 5, until another scheduler led p2.",
+        "it took 9.0 s until another scheduler led p2, more than 5 s: try again when this machine has less to do.",
     ]
