@@ -328,6 +328,30 @@ def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path:
         assert job.program.err == f"{said}\n"
 
 
+def test_a_rank_that_leaves_has_those_join_that_it_knows(
+    mpi: Mpi, folder: Path, tmp_path: Path, start: Programs
+) -> None:
+    """A rank that was told of another one's core loses its own within the time in which it waits for more of them."""
+    with agents.start_agent(tmp_path, *FOUR, stop=False) as agent:
+        job = Adaptive(mpi, folder, start, agent)
+        job.resize(2)
+        wait_until(lambda: job.changes()[-1:] == [2], job.show)
+        records = registry.Registry.open(agent.dir / "registry")
+        places = {
+            slot.fields["pid"]: native.address(records.memory, records._base(slot.index)) for slot in records.records()
+        }
+        pids = [row["pid"] for row in job.rows()]
+        agent.kill()  # it would correct these grants
+        for attempt in range(24):
+            gains, loses = (2, 0) if attempt % 2 == 0 else (0, 2)
+            before = len(job.changes())
+            native.publish(places[pids[gains]], 1, records._words, 0)
+            time.sleep(attempt % 6 / 1000)  # the loss comes at another moment after the gain each time
+            native.publish(places[pids[loses]], 0, records._words, 0)
+            wait_until(lambda: job.changes()[before:][-1:] == [2], job.program.show)  # noqa: B023 - it is awaited here
+        job.end()
+
+
 def test_a_program_reports_how_many_ranks_it_can_use(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
     """The agent takes back the cores of the others, and says why."""
     with agents.start_agent(tmp_path, *FOUR) as agent:

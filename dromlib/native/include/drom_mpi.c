@@ -476,7 +476,7 @@ static bool is_shipment_over(const drom_mpi *m)
 }
 
 /* Have the ranks join that have told this one that they have a core again. More of them may follow soon, and each change costs:
- * between points that follow each other closely it waits for these. */
+ * between points that follow each other closely it waits for these, but not if it leaves, as it then has none join. */
 static void admit(drom_mpi *m)
 {
     MPI_Status status;
@@ -485,7 +485,7 @@ static void admit(drom_mpi *m)
         add(m->ready, receive_ready(m, status.MPI_SOURCE));
         m->heard = now;
     }
-    if (now - m->looked >= burst || now - m->heard >= burst) {
+    if (m->leaves || now - m->looked >= burst || now - m->heard >= burst) {
         memcpy(m->joining, m->ready, (size_t)m->words * sizeof *m->joining);
         memset(m->ready, 0, (size_t)m->words * sizeof *m->ready);
     }
