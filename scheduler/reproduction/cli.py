@@ -287,7 +287,13 @@ def constraint_programming(
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Run a real scheduler with emulated nodes.")] = False,
     compression: Annotated[
-        float | None, typer.Option(metavar="F", min=1, max=1000, help="How much faster live runs go; default: 200.")
+        float | None,
+        typer.Option(
+            metavar="F",
+            min=1,
+            max=1000,
+            help="How much faster live runs go; default: 200, at least 5 minutes a run in test 1, 11 in test 2.",
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value.")] = False,
 ) -> None:
