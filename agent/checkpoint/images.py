@@ -17,6 +17,8 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from drom.agent.text import in_words
+
 from dromlib.errors import DromError
 
 if TYPE_CHECKING:
@@ -117,13 +119,13 @@ def reservation(estimate: int, use: Use, quota: Quota, uid: int) -> int:
     This is min(room, 1.25 estimate + SLACK), where room = min(store quota - used, user quota - used, free on the disk).
     """
     rooms = {
-        f"the image store may hold {quota.store} bytes: raise its quota": quota.store - use.store,
-        f"user {uid} may have images of {quota.user} bytes: raise the quota of users": quota.user - use.user,
+        f"the image store may hold {in_words(quota.store)}: raise its quota": quota.store - use.store,
+        f"user {uid} may have images of {in_words(quota.user)}: raise the quota of users": quota.user - use.user,
         "the disk of the image store is full: free space there": use.free,
     }
     why, room = min(rooms.items(), key=lambda one: one[1])
     if estimate > room:
-        msg = f"an image of {estimate} bytes does not fit, {max(room, 0)} bytes are left; {why}."
+        msg = f"an image of {in_words(estimate)} does not fit, {in_words(max(room, 0))} are left; {why}."
         raise CheckpointError(msg)
     return min(room, estimate + estimate // 4 + SLACK)
 

@@ -359,7 +359,7 @@ def test_a_filler_that_cannot_be_saved_goes_on(cluster: Cluster, counting: Count
     later = cluster.scheduler.hear(NotSaved, job=7)
     counting.advances()
 
-    assert refused.reason.endswith("the image store may hold 1048576 bytes: raise its quota.")
+    assert refused.reason.endswith("the image store may hold 1 MiB: raise its quota.")
     assert (again, later) == (refused, refused)
     assert cluster.images("n1") == []
     assert counting.counted_once()

@@ -95,14 +95,14 @@ def test_a_reservation_ends_where_the_room_does() -> None:
 @pytest.mark.parametrize(
     ("use", "why"),
     [
-        (Use(9 * GIB, 0, 9 * GIB), "the image store may hold 9663676416 bytes"),
-        (Use(4 * GIB, 4 * GIB, 9 * GIB), "user 1000 may have images of 4294967296 bytes"),
+        (Use(9 * GIB, 0, 9 * GIB), "the image store may hold 9 GiB"),
+        (Use(4 * GIB, 4 * GIB, 9 * GIB), "user 1000 may have images of 4 GiB"),
         (Use(0, 0, -1), "the disk of the image store is full"),
     ],
 )
 def test_an_image_without_room_is_refused(use: Use, why: str) -> None:
     """The sentence names the limit and what to do."""
-    with pytest.raises(CheckpointError, match=rf"does not fit, 0 bytes are left; {why}.*: .*\."):
+    with pytest.raises(CheckpointError, match=rf"^an image of 1 GiB does not fit, 0 bytes are left; {why}.*: .*\."):
         images.reservation(GIB, use, Quota(9 * GIB, 4 * GIB), 1000)
 
 
