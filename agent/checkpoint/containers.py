@@ -7,7 +7,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import time
 import zlib
 from pathlib import Path
@@ -18,6 +17,7 @@ from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.freezer import GROUPS
 from drom.agent.checkpoint.images import CheckpointError, CrashedError
 from drom.agent.checkpoint.processes import PATIENCE_MS, kill
+from drom.agent.checkpoint.store import is_full
 from drom.agent.enforcement import memory_limits
 from drom.agent.system import proc
 from drom.agent.system.mounts import below, detach_below, remove_folder
@@ -61,7 +61,7 @@ class Containers:
             raise CrashedError("runc was killed while it started the job.")
         if status:
             reason = faults.of_runc(said)
-            full = not shutil.disk_usage(folder).free  # runc could not write, also not to its log
+            full = is_full(folder)  # runc could not write, perhaps not even to its log
             self.remove(job)
             if full:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -12,6 +12,7 @@ An image is a folder JOB.GENERATION of files of CRIU. Its suffix is its state:
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from dataclasses import asdict, dataclass, fields
@@ -40,6 +41,9 @@ MOST_BINDS = 256
 SLACK = 64 << 20
 """Bytes that a save may take in addition to a quarter more than the estimate: processes grow until they are stopped."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk without room."""
+
 _FOLDER = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})(\.new|\.restoring|\.restored|\.removed|)", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
@@ -57,6 +61,16 @@ class CheckpointError(DromError):
 
 class CrashedError(CheckpointError):
     """Raised when CRIU or runc was killed at work. The processes of the job have been killed."""
+
+
+class NoRoomError(CheckpointError):
+    """Raised when an image has no room: because of a quota, or on a full disk. The job and its image are sound."""
+
+
+def failure(message: str, cause: Exception | None = None, *, full: bool = False) -> CheckpointError:
+    """Return the error to raise with a message: `NoRoomError` if the cause is one, or a full disk; or if `full`."""
+    full = full or isinstance(cause, NoRoomError) or (isinstance(cause, OSError) and cause.errno in FULL)
+    return (NoRoomError if full else CheckpointError)(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +128,7 @@ def is_file_name(name: str) -> bool:
 
 
 def reservation(estimate: int, use: Use, quota: Quota, uid: int) -> int:
-    """Return the bytes that an image of `estimate` bytes may take at most. Raises `CheckpointError` if it has no room.
+    """Return the bytes that an image of `estimate` bytes may take at most. Raises `NoRoomError` if it has no room.
 
     This is min(room, 1.25 estimate + SLACK), where room = min(store quota - used, user quota - used, free on the disk).
     """
@@ -126,7 +140,7 @@ def reservation(estimate: int, use: Use, quota: Quota, uid: int) -> int:
     why, room = min(rooms.items(), key=lambda one: one[1])
     if estimate > room:
         msg = f"an image of {in_words(estimate)} does not fit, {in_words(max(room, 0))} are left; {why}."
-        raise CheckpointError(msg)
+        raise NoRoomError(msg)
     return min(room, estimate + estimate // 4 + SLACK)
 
 

@@ -24,6 +24,7 @@ from drom.agent.checkpoint.images import (
     WHOLE,
     CheckpointError,
     CrashedError,
+    failure,
 )
 from drom.agent.checkpoint.store import write
 from drom.agent.checkpoint.tools import ABANDONED, Limit, within
@@ -121,6 +122,7 @@ class Saver:
     def resume(self, job: int, generation: int, limit: Limit) -> Entry:
         """Restore a job before `limit`, and return its image, which is still locked. Raises as `restore`."""
         entry = self._store.take(job, generation, WHOLE, RESTORING)
+        cause: Exception | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(entry.release)
             try:
@@ -133,11 +135,11 @@ class Saver:
                 entry.look()
                 why = _reason(entry, "restore.log", in_time=in_time)
             except (CheckpointError, OSError) as error:
-                why, in_time = f"{error}", False
+                why, in_time, cause = f"{error}", False, error
             if not in_time or entry.state != RESTORED:
+                full = self._store.is_full()
                 self._settle_restore(entry)
-                msg = f"job {job} was not restored, its image stays: {why}"
-                raise CheckpointError(msg)
+                raise failure(f"job {job} was not restored, its image stays: {why}", cause, full=full)
             undo.pop_all()
         return entry
 

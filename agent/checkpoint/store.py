@@ -41,6 +41,8 @@ LONGEST_RECORD = 1 << 20
 """Most bytes of an image's record: `images.MOST_BINDS` of the longest paths."""
 TOOLS = "tools"
 """The folder in a store for what CRIU and runc need (`tools.prepare`)."""
+LEAST_FREE = 1 << 20
+"""Bytes of a disk that suffice for the files of runc and CRIU beside an image."""
 SYNCS = 8
 """Files of a new image that are written through to the disk at once, so that waits for its flushes overlap."""
 PATIENCE = 10.0
@@ -69,7 +71,7 @@ class Entry:
             sync(self.folder)
         except OSError as error:
             msg = f"the image of job {self.image.job} cannot be renamed: {error.strerror}."
-            raise CheckpointError(msg) from error
+            raise images.failure(msg, error) from error
 
     def look(self) -> None:
         """Read the state again, which CRIU changes: from NEW to WHOLE, and from RESTORING to RESTORED."""
@@ -142,6 +144,10 @@ class ImageStore:
         """Return whether there are no images, and none that are to be removed."""
         return all(path.name == TOOLS for path in self.path.iterdir())
 
+    def is_full(self) -> bool:
+        """Return whether its disk has so little room that a restore may have failed for this."""
+        return is_full(self.path)
+
     def remove_all(self) -> None:
         """Remove an empty store."""
         for name in ("runc", "bundles", ""):
@@ -183,8 +189,7 @@ class ImageStore:
                     raise CheckpointError(msg)
                 time.sleep(0.01)
         except OSError as error:
-            msg = f"cannot use {self.path}: {error.strerror}."
-            raise CheckpointError(msg) from error
+            raise images.failure(f"cannot use {self.path}: {error.strerror}.", error) from error
         try:
             yield
         finally:
@@ -215,8 +220,7 @@ class ImageStore:
         except OSError as error:
             entry.remove()
             entry.release()
-            msg = f"the image of job {image.job} cannot be created: {error.strerror}."
-            raise CheckpointError(msg) from error
+            raise images.failure(f"the image of job {image.job} cannot be created: {error.strerror}.", error) from error
         return entry
 
     def take(self, job: int, generation: int, state: str, wanted: str) -> Entry:
@@ -262,6 +266,11 @@ class ImageStore:
             entry.lock = _must_lock(entry)
             entry.remove()
             entry.release()
+
+
+def is_full(path: Path) -> bool:
+    """Return whether the disk of a path has so little room that runc and CRIU may not be able to write their files."""
+    return shutil.disk_usage(path).free < LEAST_FREE
 
 
 def commit(entry: Entry) -> None:

@@ -60,8 +60,8 @@ def send(store: ImageStore, job: int, generation: int, put: Put) -> None:
 def receive(store: ImageStore, job: int, generation: int, uid: int, get: Get) -> Image:
     """Take the messages of the image of a job of the user `uid` from `get` into the store, and return its record.
 
-    Raises `CheckpointError`, and then adds nothing, if `get` raises OSError, or what comes is another image, is not
-    valid, or has no room in the store.
+    Raises `CheckpointError`, and then adds nothing, if `get` raises OSError, or what comes is another image or is not
+    valid, and `NoRoomError` if it has no room in the store.
     """
     try:
         image, files = _read_header(get)
@@ -70,14 +70,14 @@ def receive(store: ImageStore, job: int, generation: int, uid: int, get: Get) ->
             raise CheckpointError(msg)
         entry = store.begin(dataclasses.replace(image, reserved=0), sum(size for _, size in files))
     except OSError as error:
-        raise _not_received(job, error.strerror or str(error)) from error
+        raise _not_received(job, error) from error
     try:
         for name, size in files:
             _copy_in(get, entry, name, size)
         commit(entry)
     except (OSError, CheckpointError) as error:
         entry.remove()
-        raise _not_received(job, getattr(error, "strerror", None) or str(error)) from error
+        raise _not_received(job, error) from error
     finally:
         entry.release()
     return entry.image
@@ -161,5 +161,6 @@ def _copy_in(get: Get, entry: Entry, name: str, size: int) -> None:
                 begun = written
 
 
-def _not_received(job: int, why: str) -> CheckpointError:
-    return CheckpointError(f"the image of job {job} was not received: {why.rstrip('.')}. Send it again.")
+def _not_received(job: int, error: OSError | CheckpointError) -> CheckpointError:
+    why = getattr(error, "strerror", None) or str(error)
+    return images.failure(f"the image of job {job} was not received: {why.rstrip('.')}. Send it again.", error)

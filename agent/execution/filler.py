@@ -32,7 +32,16 @@ from typing import TYPE_CHECKING, TypeVar
 from drom.agent.checkpoint import bundle, containers
 from drom.agent.checkpoint.bundle import Program
 from drom.agent.checkpoint.containers import Containers
-from drom.agent.checkpoint.images import CONTAINER, WHOLE, CheckpointError, CrashedError, Image, Quota
+from drom.agent.checkpoint.images import (
+    CONTAINER,
+    FULL,
+    WHOLE,
+    CheckpointError,
+    CrashedError,
+    Image,
+    NoRoomError,
+    Quota,
+)
 from drom.agent.checkpoint.processes import descendants
 from drom.agent.checkpoint.saver import RESTORE_SECONDS, Saver, restored_pid
 from drom.agent.checkpoint.store import TOOLS, ImageStore
@@ -203,10 +212,12 @@ class Filler:
             self._tell(Report(lost=str(error)))
         except CheckpointError as error:
             if not (start.image and self._order()):  # which has ended the restore otherwise
-                self._tell(Report(fault="image" if start.image else "node", reason=str(error)))
+                why = "image" if start.image else "node"
+                self._tell(Report(fault="room" if isinstance(error, NoRoomError) else why, reason=str(error)))
         except OSError as error:
             where = f"{self._place.node} cannot start a container in {self._store.path}"
-            self._tell(Report(fault=launch.fault_of_node(error.errno or 0), reason=f"{where}: {error.strerror}."))
+            fault = "room" if error.errno in FULL else launch.fault_of_node(error.errno or 0)
+            self._tell(Report(fault=fault, reason=f"{where}: {error.strerror}."))
         return None
 
     def _with_limit(self, pid: int) -> int:

@@ -51,9 +51,9 @@ MOST_DEVICES = 4096
 """The most of a counted resource that a job has on a node."""
 MOST_ON_NODE = 4096
 """The most jobs that an agent reports in a message."""
-FAULTS = ("job", "node", "busy", "image")
-"""Why a job does not run on a node: because of its request, a defect, only for now, or since its image cannot be
-restored there."""
+FAULTS = ("job", "node", "busy", "image", "room")
+"""Why a job does not run on a node: because of its request, a defect, only for now, since its image cannot be restored
+there, or since the node's image store has no room for it."""
 STATES = ("running", "ended", "refused")
 MODES = ("run", "launch", "hold")
 CLASSES = ("malleable", "moldable", "rigid")

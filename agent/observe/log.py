@@ -47,9 +47,10 @@ _NAMES = {
     Level.ERR: "fault policy_fault queue_damaged queue_stuck spool_unreadable",
     Level.WARNING: """
         bind_failed cgroup_failed claim_conflict clock_ahead compile_failed config_rejected events_lost history_failed
-        home_kept images_unusable job_kill_failed job_node_fail job_not_saved job_refused job_resize_failed job_unknown
-        message_dropped node_busy node_clock_off node_down node_drained node_refused node_silent planner_failed
-        ranks_missing request_failed slurm_failed spool_failed store_unprotected topology_unclear unit_kept user_unknown
+        home_kept images_full images_unusable job_kill_failed job_node_fail job_not_saved job_refused job_resize_failed
+        job_unknown message_dropped node_busy node_clock_off node_down node_drained node_refused node_silent
+        planner_failed ranks_missing request_failed slurm_failed spool_failed store_unprotected topology_unclear
+        unit_kept user_unknown
     """,
     Level.NOTICE: """
         adopted cluster_joined confined cpus_avoided cpus_changed enforced foreign_jobs frozen handed_over home_adopted

@@ -86,6 +86,8 @@ class FakeNode:
     """Whether ranks of adaptive jobs end here when they are ordered to."""
     can_spawn: bool = True
     """Whether ranks of adaptive jobs begin here when they are ordered to."""
+    has_room: Callable[[say.Start], bool] = lambda _: True
+    """Whether there is room for a filler that starts in a container."""
     wants: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     """The fewest and most cores that ranks report when they begin, by attempt; others report a minimum of 1."""
     ranks: set[tuple[int, int]] = field(default_factory=set)
@@ -144,6 +146,9 @@ class FakeNode:
     def _start(self, message: say.Start) -> None:
         key = message.job, message.attempt
         work = self._restored(message)
+        if key not in self.known and message.saving == say.CONTAINER and not self.has_room(message):
+            self.outbox.append(say.Refused(*key, "room", "an image of 2 GiB does not fit: raise the quota."))
+            return
         if key not in self.known and work is None:
             self.outbox.append(say.Refused(*key, "image", "there is no such image."))
             return

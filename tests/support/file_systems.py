@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -40,8 +41,8 @@ def folder_in_memory() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="drom-test-", dir=memory if os.access(memory, os.W_OK) else None)
 
 
-def fill(file: Path) -> None:
-    """Write to a file until there is no room left, to the last byte."""
+def fill(file: Path, *, leaving: int = 0) -> None:
+    """Write to a file until no room is left beyond so many bytes."""
     with contextlib.suppress(OSError), file.open("wb", buffering=0) as out:
-        while out.write(bytes(4096)):
-            pass
+        while shutil.disk_usage(file).free > leaving or not leaving:
+            out.write(bytes(4096))

@@ -211,9 +211,10 @@ def _on_it(node: dict[str, Any]) -> str:
 
 
 def _away(node: dict[str, Any], now: float) -> str:
-    """Return why no job starts on a node; empty if jobs may."""
+    """Return why no job starts on a node, or no filler; empty if all may."""
     lent = f"lent to {node['borrower']}" if node.get("borrower") else ""
-    reasons = [reason for reason in (lent, node["drained"], node.get("leaving"), node["busy"]) if reason]
+    full = f"no filler starts in a container: {node['full']}" if node.get("full") else ""
+    reasons = [reason for reason in (lent, node["drained"], node.get("leaving"), node["busy"], full) if reason]
     since = node["heard"] or node["gone_since"]
     if node["state"] in ("gone", "down"):
         silent = f"is silent since {moment(since, now)}" if since else "has not contacted this scheduler yet"

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from drom.agent.execution.protocol import CONTAINER
 from drom.agent.text import counted, duration, in_words
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import units
 from drom.scheduler.live.cluster.controller import ANYWHERE
-from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, STARTING, restoring, saving
+from drom.scheduler.live.cluster.jobs import COMPLETED, FINAL, PENDING, ROOM, STARTING, restoring, saving
 from drom.scheduler.live.cluster.spec import notice_of
 
 if TYPE_CHECKING:
@@ -84,11 +85,20 @@ def why_not_under(policy: Policy, spec: Spec) -> str:
     return f"policy {policy.name} treats all nodes as equal"
 
 
-def placed(spec: Spec, cpu: str = "") -> Spec:
-    """Return a specification in which a filler asks for nodes that can save it, and restore its image of a `cpu`."""
-    if not spec.saving:
+def placed(spec: Spec) -> Spec:
+    """Return a specification in which a filler asks for nodes that can save it."""
+    return replace(spec, constraint=(*spec.constraint, saving(spec.saving))) if spec.saving else spec
+
+
+def placed_now(spec: Spec, cpu: str, lacking: Iterable[str]) -> Spec:
+    """Return a specification in which a filler in a container asks for nodes where it can start now.
+
+    They restore its image of a `cpu` (empty: it has none), and are not among those `lacking` room for it.
+    """
+    if spec.saving != CONTAINER:
         return spec
-    return replace(spec, constraint=(*spec.constraint, saving(spec.saving), *([restoring(cpu)] if cpu else [])))
+    features = [*spec.constraint, ROOM, *([restoring(cpu)] if cpu else [])]
+    return replace(spec, constraint=tuple(features), exclude=(*spec.exclude, *lacking))
 
 
 def may_span(spec: Spec, policy: Policy) -> bool:

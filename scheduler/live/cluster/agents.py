@@ -118,6 +118,7 @@ class Agents:
         match message:
             case say.Started():
                 self._executions.started(part, now)
+                self._fillers.started(part, now)
             case say.Refused():
                 self._refused(part, message, now)
             case say.NotSaved():
@@ -175,6 +176,8 @@ class Agents:
             self._outbox.warn("node_drained", node=node.name, job=job.number, reason=message.reason)
         if message.fault == "busy":
             self._members.put_off(node, message.reason, now)
+        if message.fault == "room":
+            self._fillers.no_room(part, message.reason, now)
         if self._executions.ranks.may_leave(part):
             self._executions.ranks.left(part, now)
             return

@@ -6,10 +6,12 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from drom.agent.execution.protocol import CONTAINER
 from drom.agent.text import LONGEST, counted, duration, span_of
 from drom.scheduler.interface import NEVER
 from drom.scheduler.live.cluster import admission, units
 from drom.scheduler.live.cluster.executions import MOST_LOSSES
+from drom.scheduler.live.cluster.image_room import ALL
 from drom.scheduler.live.cluster.jobs import (
     CANCELLED,
     ENDING,
@@ -46,7 +48,7 @@ def why(job: Job, cluster: Cluster) -> str:
     if why_not := outside or (controller and controller.fault_of(job.number)):
         return why_not
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
-        return "others are before it"
+        return _beside_lack(job, cluster, "others are before it")
     return _shortage(job, cluster)
 
 
@@ -103,7 +105,7 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     if not cluster.nodes:
         return "no node has joined yet"
     if cluster.policy.shares_nodes and cluster.controller and cluster.controller.waits(job.number):
-        return _shortage_of_parts(job, cluster.controller)
+        return _shortage_of_parts(job, cluster, cluster.controller)
     if len(mine) < job.spec.nodes:
         return f"the cluster has {counted(len(mine), 'node')} with what it asks for"
     if len(mine) - away < job.spec.nodes:
@@ -113,12 +115,32 @@ def _shortage(job: Job, cluster: Cluster) -> str:
     return "not enough nodes are free"
 
 
-def _shortage_of_parts(job: Job, controller: Driver) -> str:
+def _lacking(job: Job, cluster: Cluster) -> list[str]:
+    """Return the nodes that had no room for the image of a filler and are avoided for this."""
+    if job.spec.saving != CONTAINER:
+        return []
+    names = {name for one in (job.number, ALL) for name in cluster.state.image_room.lacking(one)}
+    nodes = [cluster.nodes[name] for name in sorted(names & cluster.nodes.keys())]
+    return [node.name for node in admission.hosts(job.spec, nodes)]
+
+
+def _beside_lack(job: Job, cluster: Cluster, why: str) -> str:
+    """Return why a job waits, after the nodes that have no room for its image if there are any."""
+    names = _lacking(job, cluster)
+    some = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return f"{some} {'has' if len(names) == 1 else 'have'} no room for its image, and {why}" if names else why
+
+
+def _shortage_of_parts(job: Job, cluster: Cluster, controller: Driver) -> str:
     """Return why a job does not start that gets parts of nodes."""
     if isinstance(controller, PoolController):
         return _shortage_of_cores(job, controller)
     assert isinstance(controller, ResourceController)  # noqa: S101 - no other divides nodes
     (count, _), (now, ever) = units.units(job.spec), controller.room(job.number)
+    if _lacking(job, cluster):
+        found = "can run it" if ever < count else f"has {units.in_sentence(job.spec)} free" if now < count else ""
+        why = f"no other node {found}" if found else "regular jobs are expected elsewhere"
+        return _beside_lack(job, cluster, why)
     if ever < count:
         return "nodes that it needs are drained, silent or down"
     if now < count:

@@ -15,6 +15,7 @@ from drom.agent.execution import protocol as say
 from drom.agent.text import in_words
 from drom.scheduler.allocation.gaps import REMEMBERED
 from drom.scheduler.interface import NEVER
+from drom.scheduler.live.cluster.image_room import ALL
 from drom.scheduler.live.cluster.jobs import PENDING, REQUEUE, how_it_ended
 from drom.scheduler.live.cluster.launch import start_of
 from drom.scheduler.live.cluster.placements import STARTED
@@ -51,10 +52,15 @@ class Fillers:
     # --- making room ----------------------------------------------------------------------------------------------
 
     def follow_policy(self, now: float) -> None:
-        """Save the fillers that have to go, and put back those that wait for an image for too long."""
+        """Save the fillers that have to go, and put back those that wait for an image for too long.
+
+        Nodes that had no room for images are tried again when it is time.
+        """
         controller = self._state.controller
         if not isinstance(controller, ResourceController):
             return
+        for number, name in self._state.image_room.ended(now):
+            self._may_start(number, name, now)
         for number in controller.fillers_to_save(int(now * 1000)):
             self._evict(self._state.jobs[number], now)
         offers = self._executions.offers
@@ -67,7 +73,8 @@ class Fillers:
         controller = self._state.controller
         due = controller.save_at if isinstance(controller, ResourceController) else NEVER
         offered = min(self._executions.offers.values(), default=math.inf)
-        return min(offered + OFFER_SECONDS, math.inf if due == NEVER else (due + 1) / 1000)
+        tried = self._state.image_room.next_end()
+        return min(offered + OFFER_SECONDS, tried, math.inf if due == NEVER else (due + 1) / 1000)
 
     def _evict(self, job: Job, now: float) -> None:
         """Remove a filler from its node: save it if it runs, and return it to the queue if it has not started."""
@@ -87,6 +94,42 @@ class Fillers:
     def _send_save(self, job: Job) -> None:
         within = self._state.settings.save_within
         self._outbox.send(job.launcher, say.Save(job.number, job.attempt, job.saves + 1, within))
+
+    # --- room for images ------------------------------------------------------------------------------------------
+
+    def no_room(self, part: Placement, reason: str, now: float) -> None:
+        """Have a filler avoid a node that has no room for its image for a while; all of them if none can start there.
+
+        An image that is there already, or not saved yet, needs no room of its own.
+        """
+        job, node = part.job, part.node
+        if job.image_on not in ("", node.name):
+            self._state.image_room.avoid(job.number, node.name, now)
+        elif not node.full:
+            node.full = reason
+            self._state.image_room.avoid(ALL, node.name, now)
+            self._outbox.warn("images_full", node=node.name, reason=reason)
+            self._queue.regroup_by(node, is_there=True)
+
+    def started(self, part: Placement, now: float) -> None:
+        """Record that a node has started a filler: in a container, it has room for that."""
+        if part.job.spec.saving == say.CONTAINER:
+            self._state.image_room.forget(part.job.number)
+            self._has_room(ALL, part.node.name, now)
+
+    def _has_room(self, number: int, name: str, now: float) -> None:
+        if self._state.image_room.has_room(number, name):
+            self._may_start(number, name, now)
+
+    def _may_start(self, number: int, name: str, now: float) -> None:
+        """Let a filler, or all of them, start again on a node that they have avoided."""
+        job, node, controller = self._state.jobs.get(number), self._state.nodes.get(name), self._state.controller
+        if number == ALL and node:
+            node.full = ""
+            self._queue.regroup_by(node, is_there=True)
+        elif job and controller and controller.waits(number):
+            self._queue.take_out(job)
+            self._queue.admit(job, now)
 
     # --- what nodes report ----------------------------------------------------------------------------------------
 
@@ -154,6 +197,8 @@ class Fillers:
         for part in self._state.placements.on(node.index):
             if self.is_saving(part.job) and part.state == STARTED:
                 self._send_save(part.job)
+        for number in self._state.image_room.avoiding(node.name):
+            self._has_room(number, node.name, now)
         for number in self._executions.offers:
             job = self._state.jobs[number]
             if job.image_on == node.name:

@@ -187,6 +187,7 @@ class JobQueue:
         self.dependencies.leave(job)
         if not job.is_final:
             self._state.holdings.remove(job)
+        self._state.image_room.forget(job.number)
         if job.image_on:
             self._state.outbox.send(job.image_on, say.Discard(job.number, job.saves))
             job.image_on = ""
@@ -238,7 +239,8 @@ class JobQueue:
 
     def request(self, job: Job) -> JobRequest:
         """Return the description of a job for the policy, which from then on knows the nodes of the job's group."""
-        state, placed = self._state, self._placed(job.spec, job.cpu if job.image_on else "")
+        state, cpu = self._state, job.cpu if job.image_on else ""
+        placed = admission.placed_now(self._placed(job.spec), cpu, state.image_room.lacking(job.number))
         group, length = admission.group_of(placed), state.settings.left(job.spec.time, job.ran)
         if group not in self._groups:
             self._groups[group] = placed
@@ -264,13 +266,10 @@ class JobQueue:
         least, cores_each = job.fewest_nodes, job.needed_cores
         return JobRequest(spec.nodes, length, cls, job.priority, group, least=least, least_cores=cores_each)
 
-    def _placed(self, spec: Spec, cpu: str = "") -> Spec:
-        """Return a specification with what decides on which nodes its job may be; policies may count amounts.
-
-        `cpu` is that of the job's image.
-        """
+    def _placed(self, spec: Spec) -> Spec:
+        """Return a specification with what decides on which nodes its job may be; policies may count amounts."""
         spec = replace(spec, memory=0, resources={}) if self._state.policy.divides_nodes else spec
-        return admission.placed(spec, cpu)
+        return admission.placed(spec)
 
     def regroup(self) -> None:
         """Recompute the nodes on which jobs may run, and the jobs that may share nodes."""

@@ -157,6 +157,10 @@ def saving(way: str) -> str:
     return f"save fillers by {way}"
 
 
+ROOM = "have room for containers"
+"""The feature of nodes where a filler can start in a container now."""
+
+
 def restoring(cpu: str) -> str:
     """Return the feature of nodes that can restore images that were saved on a type of CPU."""
     return f"restore images of {cpu}"
@@ -171,8 +175,9 @@ class Node:
     `heard` is the time of its agent's last message (None: none since this scheduler started), `skew` the seconds by
     which its clock is ahead. `drained` is the reason why no job may start there; empty if jobs may. `busy` is the
     reason why it recently could not start one: it gets none until `again`, after a `pause` in seconds that grows until
-    it starts one. `partitions` are the names of those to which it belongs. It `saves` fillers in
-    these ways, and restores those that were saved on a `cpu` of its type.
+    it starts one. `partitions` are the names of those to which it belongs. It `saves` fillers in these ways, and
+    restores those that were saved on a `cpu` of its type. `full` is the reason why no filler starts there in a
+    container for a while.
 
     A node that was borrowed belongs to the home partition `home`. One of this home partition that is `lent` (None: it
     is not) is with the home partition of that name; if that is empty, it is offered to all others.
@@ -200,13 +205,15 @@ class Node:
     limits_memory: bool = False
     saves: list[str] = field(default_factory=list)
     cpu: str = ""
+    full: str = ""
     home: str = ""
     lent: str | None = None
 
     @property
     def can(self) -> set[str]:
-        """Its features, and in the same form how it saves fillers and the images of which CPUs it restores."""
-        return {*self.features, *map(saving, self.saves), restoring(self.cpu)}
+        """Its features, and in the same form what it can do for fillers."""
+        room = () if self.full else (ROOM,)
+        return {*self.features, *map(saving, self.saves), restoring(self.cpu), *room}
 
     @property
     def speaks(self) -> bool:

@@ -89,7 +89,7 @@ class Membership:
         self._began = now
         for node in nodes:
             node.heard, node.gone_since = None, None
-            node.busy, node.pause, node.again, node.lent = "", 0.0, None, None
+            node.busy, node.pause, node.again, node.full, node.lent = "", 0.0, None, "", None
             node.partitions = names_of(node, self._state.settings.partitions)
             self._nodes[node.name] = self._state.node_at[node.index] = node
             if node.home:

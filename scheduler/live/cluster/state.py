@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster.dispatch import Dispatch
 from drom.scheduler.live.cluster.fair_share import Usage
+from drom.scheduler.live.cluster.image_room import ImageRoom
 from drom.scheduler.live.cluster.lending import reach
 from drom.scheduler.live.cluster.outbox import Outbox
 from drom.scheduler.live.cluster.placements import Placements
@@ -42,6 +43,7 @@ class ClusterState:
         self.nodes: dict[str, Node] = {}
         self.node_at: dict[int, Node] = {}
         """The nodes by index."""
+        self.image_room = ImageRoom()
         self.placements = Placements()
         self.dispatch = Dispatch(self.placements)
         self.controller: Driver | None = None

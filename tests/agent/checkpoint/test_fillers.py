@@ -68,9 +68,9 @@ class Cluster:
         self._undo.callback(agent.discard)
         return self.scheduler.hear(Hello, node=node)
 
-    def shrink(self, node: str) -> Path:
+    def shrink(self, node: str, size: str = "1m") -> Path:
         """Have a node keep its images on a small file system; return the file that can fill it."""
-        self._undo.enter_context(tiny_tmpfs(self._store(node), "size=1m"))
+        self._undo.enter_context(tiny_tmpfs(self._store(node), f"size={size}"))
         (self._store(node) / "tools").mkdir()
         return self._store(node) / "tools" / "full"
 
@@ -382,22 +382,65 @@ def test_a_save_that_takes_too_long_is_given_up(cluster: Cluster, counter: str, 
     assert counting.counted_once()
 
 
-def test_a_full_disk_refuses_a_start_for_now(cluster: Cluster, counting: Counting, tmp_path: Path) -> None:
+@pytest.mark.parametrize("leaving", [0, 16 << 10])
+def test_a_full_disk_refuses_a_start_for_now(
+    cluster: Cluster, counting: Counting, tmp_path: Path, leaving: int
+) -> None:
     """The job has not failed, and the node has no defect: once there is room, the job starts there."""
     full = cluster.shrink("n1")
     cluster.open("n1")
-    fill(full)
+    fill(full, leaving=leaving)
     cluster.scheduler.say("n1", start(7, *counting.command, saving=CONTAINER))
     refused = cluster.scheduler.hear(Refused, job=7)
     cluster.scheduler.say("n1", Forget(7, 1))
 
     where = f"n1 cannot start a container in {tmp_path / 'n1.images'}"
-    assert (refused.fault, refused.reason) == ("busy", f"{where}: No space left on device.")
+    assert (refused.fault, refused.reason) == ("room", f"{where}: No space left on device.")
     assert counting.numbers() == []
     full.unlink()
     cluster.start("n1", counting.command, attempt=2)
     counting.advances()
     cluster.end("n1", 2)
+
+
+def test_a_full_disk_refuses_a_restore_for_now(cluster: Cluster, counting: Counting) -> None:
+    """The image stays, and the filler goes on from it once there is room."""
+    full = cluster.shrink("n1", "16m")
+    cluster.open("n1")
+    cluster.start("n1", counting.command)
+    counting.advances()
+    cluster.save("n1", 1)
+    fill(full)
+    cluster.scheduler.say("n1", start(7, *counting.command, attempt=2, image=1, saving=CONTAINER))
+    refused = cluster.scheduler.hear(Refused, job=7)
+    cluster.scheduler.say("n1", Forget(7, 2))
+
+    assert (refused.fault, cluster.images("n1")) == ("room", ["7.1"])
+    assert refused.reason.startswith("job 7 was not restored, its image stays: ")
+    full.unlink()
+    cluster.start("n1", counting.command, attempt=3, image=1)
+    counting.advances()
+    assert counting.counted_once()
+    cluster.end("n1", 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "why"), [("1m", "the disk of the image store is full"), ("9m", "the image store may hold 1 MiB")]
+)
+def test_an_image_without_room_on_a_node_is_refused(cluster: Cluster, counting: Counting, size: str, why: str) -> None:
+    """Because of a quota or a full disk there: it is sound, stays where it is, and can go elsewhere."""
+    cluster.shrink("n2", size)
+    source = moved(cluster, counting, "--image-quota", "1M")
+    cluster.scheduler.say("n2", start(7, *counting.command, attempt=2, image=1, saving=CONTAINER, source=source))
+    refused = cluster.scheduler.hear(Refused, job=7)
+    cluster.scheduler.say("n2", Forget(7, 2))
+
+    assert (refused.fault, cluster.images("n1"), cluster.images("n2")) == ("room", ["7.1"], [])
+    assert why in refused.reason
+    cluster.start("n1", counting.command, attempt=3, image=1)
+    counting.advances()
+    assert counting.counted_once()
+    cluster.end("n1", 3)
 
 
 def test_an_agent_that_is_killed_finds_its_fillers_again(cluster: Cluster, counting: Counting) -> None:
@@ -514,10 +557,13 @@ def test_two_agents_have_the_same_job(cluster: Cluster, counting: Counting, tmp_
     assert (cluster.images("n1"), cluster.images("n2")) == (["7.1"], [])
 
 
-def moved(cluster: Cluster, counting: Counting) -> Source:
-    """Start the agents of two nodes, save a filler on the first one, and return where its image can be fetched."""
+def moved(cluster: Cluster, counting: Counting, *options: str) -> Source:
+    """Start the agents of two nodes, save a filler on the first one, and return where its image can be fetched.
+
+    The agent of the second node has the `options`.
+    """
     cluster.open("n1")
-    cluster.open("n2")
+    cluster.open("n2", *options)
     cluster.start("n1", counting.command)
     counting.advances()
     cluster.save("n1", 1)

@@ -168,7 +168,7 @@ def test_images_count_against_the_quota(kept: ImageStore) -> None:
     entry = kept.begin(IMAGE, 1 << 28)
     assert entry.image.reserved == (1 << 28) + (1 << 26) + images.SLACK
     mine = Image(8, 1, images.PROCESSES, 1000, 100, 4711, 99, "0" * 32)
-    with pytest.raises(CheckpointError, match="user 1000 may have images of 536870912 bytes"):
+    with pytest.raises(CheckpointError, match="user 1000 may have images of 512 MiB"):
         kept.begin(mine, 1 << 28)
     kept.begin(Image(9, 1, images.PROCESSES, 2000, 100, 4711, 99, "0" * 32), 1 << 28).release()
     store.commit(entry)

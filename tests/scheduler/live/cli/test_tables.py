@@ -237,6 +237,13 @@ def test_nodes_have_columns_for_what_some_of_them_have() -> None:
     ]
 
 
+def test_nodes_say_why_no_filler_starts() -> None:
+    """Regular jobs may start there."""
+    lines = tables.nodes({"nodes": [node("n1", full="the disk is full.")], "time": NOON})
+
+    assert lines[1] == "n1    up     4      free  no filler starts in a container: the disk is full."
+
+
 def test_nodes_show_what_cannot_be_printed() -> None:
     """Why they are drained or cannot start jobs now; columns stay below their headings."""
     rows = [node("n1", "drained", drained=NASTY), node("n2", "busy", busy=NASTY)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -498,3 +499,118 @@ def test_fillers_cost_their_users_no_share(tmp_path: Path) -> None:
     assert here.cluster.controller
     assert hers.state == "starting"
     assert here.cluster.controller.waiting[0] == his.number
+
+
+def lacks_room_for_others(here: FakeCluster, name: str) -> None:
+    """Let a node have room for no image of another one."""
+    here.nodes[name].has_room = lambda start: not start.source
+
+
+def attempts_on(here: FakeCluster, job: Job, name: str) -> int:
+    """Return how often a job was placed on a node."""
+    entries = here.store.history(job.number, job.number)
+    return sum(entry.what == "placed" and name in entry.detail["shares"] for entry in entries)
+
+
+def test_a_filler_goes_where_its_image_fits(tmp_path: Path) -> None:
+    """A node without room for it is tried once, and is no fault of the job."""
+    here = cluster(tmp_path, nodes=3)
+    filler = submit(here, FILLER)
+    home = filler.launcher
+    small, large = (name for name in here.nodes if name != home)
+    lacks_room_for_others(here, small)
+    submit(here, replace(REGULAR, nodelist=(home,)))
+
+    assert (filler.state, filler.launcher, filler.losses) == ("running", large, 0)
+    assert attempts_on(here, filler, small) == 1
+
+
+def test_a_filler_whose_image_fits_nowhere_waits_until_there_is_room(tmp_path: Path) -> None:
+    """It says so, is not held, and tries more and more seldom; its own node needs no more room."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    home = filler.launcher
+    (other,) = here.nodes.keys() - {home}
+    lacks_room_for_others(here, other)
+    regular = submit(here, replace(REGULAR, nodelist=(home,), time=100_000))
+
+    assert (filler.state, filler.held, filler.losses) == ("pending", False, 0)
+    assert explain.explain(filler, here.cluster, here.now)[:2] == [
+        f"It waits: {other} has no room for its image, and no other node has 1 core and 1 GiB of memory free.",
+        f"Last time: node {other}: an image of 2 GiB does not fit: raise the quota.",
+    ]
+    assert here.cluster.nodes[other].state == "up"
+    until = here.now + 3000.0
+    while here.now < until:
+        here.turn(max(1.0, here.cluster.next_look() - here.now))
+        here.settle()
+    entries = here.store.history(filler.number, filler.number)
+    tried = [entry.at for entry in entries if entry.what == "placed" and other in entry.detail["shares"]]
+    pauses = [round((after - before) / 60) for before, after in pairwise(tried)]
+    assert pauses == [1, 2, 4, 8, 16, 16]
+    assert (filler.held, filler.losses) == (False, 0)
+    here.nodes[home].end((regular.number, regular.attempt), 0)
+    here.settle()
+    assert (filler.state, filler.launcher) == ("running", home)
+
+
+def test_a_filler_that_waits_for_room_starts_once_the_agent_begins_again(tmp_path: Path) -> None:
+    """As when an administrator has raised its quota."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    home = filler.launcher
+    (other,) = here.nodes.keys() - {home}
+    lacks_room_for_others(here, other)
+    submit(here, replace(REGULAR, nodelist=(home,)))
+    here.nodes[other].has_room = lambda _: True
+    here.join(here.nodes[other])
+    here.settle()
+
+    assert (filler.state, filler.launcher) == ("running", other)
+
+
+def test_an_image_without_room_on_a_node_keeps_no_other_filler_away(tmp_path: Path) -> None:
+    """Those of other users, and smaller ones, may fit."""
+    here = cluster(tmp_path)
+    filler = submit(here, FILLER)
+    home = filler.launcher
+    (other,) = here.nodes.keys() - {home}
+    lacks_room_for_others(here, other)
+    submit(here, replace(REGULAR, nodelist=(home,)))
+    fresh = submit(here, FILLER)
+
+    assert (filler.state, fresh.state, fresh.launcher) == ("pending", "running", other)
+
+
+def test_a_full_disk_for_images_keeps_regular_jobs_from_no_node(tmp_path: Path) -> None:
+    """Fillers in containers wait, and are accepted; regular jobs and fillers that save themselves start there."""
+    here = cluster(tmp_path, nodes=1)
+    here.nodes["n0"].has_room = lambda _: False
+    filler = submit(here, FILLER)
+    later = submit(here, FILLER)
+
+    assert (filler.state, later.state, filler.losses) == ("pending", "pending", 0)
+    assert attempts_on(here, filler, "n0") + attempts_on(here, later, "n0") == 1
+    assert explain.why(filler, here.cluster) == "n0 has no room for its image, and no other node can run it"
+    assert here.cluster.nodes["n0"].to_json()["full"] == "an image of 2 GiB does not fit: raise the quota."
+    assert [event for event, _ in here.warnings] == ["images_full"]
+    own = submit(here, replace(FILLER, saving="program"))
+    regular = submit(here, replace(REGULAR, threads=1))
+    assert (own.state, regular.state) == ("running", "running")
+    here.nodes["n0"].has_room = lambda _: True
+    here.turn(60.0)
+    here.settle()
+    assert (filler.state, later.state) == ("running", "running")
+    assert here.cluster.nodes["n0"].full == ""
+
+
+def test_a_scheduler_that_begins_again_tries_a_full_node(tmp_path: Path) -> None:
+    """What it has stored of a node does not keep fillers away for ever."""
+    here = cluster(tmp_path, nodes=1)
+    here.nodes["n0"].has_room = lambda _: False
+    filler = submit(here, FILLER)
+    here.nodes["n0"].has_room = lambda _: True
+    here.crash()
+    here.settle()
+
+    assert here.cluster.jobs[filler.number].state == "running"
