@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -70,6 +71,10 @@ def test_every_scheduler_takes_jobs_and_shows_all(here: Schedulers) -> None:
     about = [row.split() for row in command(here, "nodes", "--partitions").stdout.splitlines()]
     assert [row[0] for row in about] == ["HOME", "p1", "p2", "p3"]
     assert [row[-6:] for row in about[1:]] == [["1", "1", "4", "4", "1", str(more)] for more in (1, 1, 0)]
+    names = [f"{socket.gethostname()}:{one.state}" for one in here.all]
+    assert [row[1] for row in about[1:]] == names
+    with pytest.raises(ControlError, match=rf"^home partition p2 is led by the scheduler on {names[1]}: ask that one"):
+        here.all[0].ask("job", job=P2)
 
     assert command(here, "drain", "n3").returncode == 0
     assert "drained" in command(here, "nodes").stdout

@@ -16,7 +16,7 @@ from drom.agent.control import keys
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.observe.guarded import EXIT_STATUS, LoopError
 from drom.agent.observe.log import Log, failure
-from drom.agent.system.paths import default_keys, default_state
+from drom.agent.system.paths import STATE, default_keys, default_state
 from drom.agent.system.sd_notify import ServiceManager
 from drom.scheduler.allocation.gaps import STAY, Gaps
 from drom.scheduler.errors import SchedulerError
@@ -311,15 +311,21 @@ def _in_etcd(options: SchedulerOptions, log: Log) -> tuple[SharedRows | None, Di
                 "home partitions need a queue in etcd: give --store as well, or omit --home-partition."
             )
         return None, None
-    address = _address(options.store, options, log)
+    address, name = _address(options.store, options, log), _name_of(options.state.absolute())
     if not options.home:
-        return SharedRows(address, options.name, socket.gethostname(), options.lease), None
-    directory = Directory(address, options.name, socket.gethostname(), options.home, options.lease)
+        return SharedRows(address, options.name, name, options.lease), None
+    directory = Directory(address, options.name, name, options.home, options.lease)
     try:
         directory.open()
     except StoreError as error:
         raise SchedulerError(f"the store {address} cannot be used: {error}.") from error
     return directory.rows(options.home), directory
+
+
+def _name_of(state: Path) -> str:
+    """Return how others call a scheduler with this folder: by its host, and by the folder unless it is the system's."""
+    host = socket.gethostname()
+    return host if state == STATE else f"{host}:{state}"
 
 
 def _address(store: StoreAddress, options: SchedulerOptions, log: Log) -> StoreAddress:

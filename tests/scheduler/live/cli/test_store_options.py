@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import socket
+from pathlib import Path
 
 import pytest
+from drom.scheduler.live.cli.scheduler import _name_of
 
 from tests.support.commands import drom
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STORE = ("--policy", "fcfs", "--store", "etcd://127.0.0.1:1")
 
@@ -44,3 +43,10 @@ def test_a_queue_in_a_file_is_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "queue.sqlite").touch()
     _, said = drom("scheduler", "--state", tmp_path, *STORE, code=1, compiled=False)
     assert f"the jobs in {tmp_path}/queue.sqlite would be left out: move it away, or give another folder" in said
+
+
+def test_a_scheduler_is_named_by_its_host_and_its_folder_unless_that_is_the_systems() -> None:
+    """Several schedulers can run on one host, each with a folder of its own."""
+    host = socket.gethostname()
+    assert _name_of(Path("/var/lib/drom")) == host
+    assert _name_of(Path("/srv/p3")) == f"{host}:/srv/p3"
