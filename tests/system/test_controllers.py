@@ -210,6 +210,7 @@ def test_agents_that_name_no_home_partition_are_shared_out(here: Schedulers) -> 
         here.join(number, named=False)
     wait_until(lambda: here.states() == ["up"] * 6, here.show)
     first = here.homes_of_nodes()
+    assert here.show().count("event=home_chosen") == 6  # though each agent has asked all schedulers
     assert sorted(first.values()) == ["p1", "p1", "p2", "p2", "p3", "p3"]
 
     for one in here.all:

@@ -241,7 +241,8 @@ class Homes(Generic[S]):
         if time.monotonic() < self._again:
             raise SchedulerError("the store does not answer at present: try again in a moment.")
         try:
-            self._log("home_chosen", node=node, home=self.nodes.settle(node, homes))
+            if self.nodes.settle(node, homes):
+                self._log("home_chosen", node=node, home=self.nodes.seen[node])
         except StoreError as error:
             self._again = time.monotonic() + RETRY
             raise SchedulerError(f"no home partition can be given to node {node}: {error}.") from error

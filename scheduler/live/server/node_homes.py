@@ -61,10 +61,11 @@ class NodeHomes:
             self.sizes[home] += 1
         self._written[node] = revision
 
-    def settle(self, node: str, homes: Sequence[str]) -> str:
-        """Return the home partition of a node: that of `homes` with fewest nodes, the first of several.
+    def settle(self, node: str, homes: Sequence[str]) -> bool:
+        """Give a node a home partition: that of `homes` with fewest nodes, the first of several.
 
-        If another scheduler has given it one, it is that; if another one has changed the numbers of nodes, they count.
+        Return whether it was given by this call. If another scheduler has given it one, `seen` has that afterwards; if
+        another one has changed the numbers of nodes, they count.
         """
         if len(self.seen) >= MOST_NODES:
             raise StoreError(f"there are {MOST_NODES} nodes, the most for a cluster: remove some, drom drain --forget")
@@ -80,7 +81,7 @@ class NodeHomes:
                 for record in self._etcd.written_after(self.at, self._newest, IMPATIENCE):
                     self.take(record)
             if node in self.seen:
-                return self.seen[node]
+                return held
         raise StoreError("other schedulers change the same records all the time: it is tried again")
 
     def remove(self, node: str) -> None:

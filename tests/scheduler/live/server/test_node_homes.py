@@ -70,11 +70,13 @@ def test_schedulers_that_decide_at_once_agree(both: list[Directory]) -> None:
 
 
 def test_a_home_partition_that_was_chosen_by_name_is_written_once(both: list[Directory]) -> None:
-    """Of two schedulers that write different ones the first decides."""
+    """Of two schedulers that write different ones the first decides, and only that one reports that it has chosen."""
     names = [f"n{number}" for number in range(50)]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda one: [one.nodes.settle(name, (one.home,)) for name in names], both)
-    assert first == second
+    assert [one != other for one, other in zip(first, second, strict=True)] == [True] * 50
+    assert [both[0].nodes.seen[name] for name in names] == [both[1].nodes.seen[name] for name in names]
+    assert [both[0].nodes.seen[name] for name in names] == ["p1" if one else "p2" for one in first]
 
 
 def test_nodes_of_others_count_also_when_they_come_late(both: list[Directory]) -> None:
@@ -84,22 +86,25 @@ def test_nodes_of_others_count_also_when_they_come_late(both: list[Directory]) -
     for name in ("b", "c"):
         other.nodes.settle(name, ("p2",))
     one.nodes.settle("d", ("p1",))
-    assert one.nodes.settle("b", ("p1",)) == "p2"
-    assert [one.nodes.settle(name, ("p1", "p2", "p3")) for name in "efg"] == ["p3", "p3", "p1"]
+    assert not one.nodes.settle("b", ("p1",))
+    assert one.nodes.seen["b"] == "p2"
+    assert all(one.nodes.settle(name, ("p1", "p2", "p3")) for name in "efg")
+    assert [one.nodes.seen[name] for name in "efg"] == ["p3", "p3", "p1"]
 
 
 def test_a_node_keeps_its_home_partition_until_it_is_removed(both: list[Directory]) -> None:
     """Another scheduler learns of both, a late watch undoes neither, and the revision grows."""
     one, other = both
-    assert one.nodes.settle("n1", ("p1",)) == "p1"
+    assert one.nodes.settle("n1", ("p1",))
     before = one.nodes.written_at("n1")
     await_nodes(other, 1)
-    assert other.nodes.settle("n1", ("p2",)) == "p1"
+    assert not other.nodes.settle("n1", ("p2",))
+    assert other.nodes.seen == {"n1": "p1"}
     one.nodes.remove("n1")
     one.advance()
     assert one.nodes.seen == {}
     await_nodes(other, 0)
-    assert other.nodes.settle("n1", ("p2",)) == "p2"
+    assert other.nodes.settle("n1", ("p2",))
     assert other.nodes.written_at("n1") > one.nodes.written_at("n1") > before
     one._load()
     assert (one.nodes.seen, +one.nodes.sizes) == ({"n1": "p2"}, {"p2": 1})
@@ -113,6 +118,6 @@ def test_what_is_wrong_is_told(both: list[Directory], monkeypatch: pytest.Monkey
     with pytest.raises(StoreError, match=r"^no drom has written .*/directory/nodes/n1: delete it$"):
         one.nodes.settle("n1", ("p1",))
     monkeypatch.setattr(node_homes, "MOST_NODES", 1)
-    assert one.nodes.settle("n2", ("p1",)) == "p1"
+    assert one.nodes.settle("n2", ("p1",))
     with pytest.raises(StoreError, match=r"^there are 1 nodes, the most for a cluster: remove some"):
         one.nodes.settle("n3", ("p1",))
