@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,18 +36,22 @@ def order(
     name: str,
     *,
     server: Service = AGENT,
+    patience_ms: int | None = None,
     **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Any:  # noqa: ANN401 - a JSON value
     """Send one order to the agent of a runtime directory, or to a remote one, and return the value it answers.
 
-    `server` is the kind of service, the agent unless another one is given.
+    `server` is the kind of service, the agent unless another one is given. With `patience_ms` a server that does not
+    answer the connection within so many milliseconds is sent nothing.
 
-    Raises `ControlError` if the server refuses, if none listens, if there is no answer within `TIMEOUT_MS`, and if the
-    order is longer than the server accepts.
+    Raises `ControlError` if the server refuses, if there is no answer within `TIMEOUT_MS`, and if the order is longer
+    than the server accepts, and `UnreachableError` if none listens, or answers the connection.
     """
     if isinstance(where, Path):
-        with closing(Connection(where, server)) as connection:
+        with closing(Connection(where, server, patience_ms=patience_ms)) as connection:
             return connection.order(name, **fields)
+    if patience_ms is not None:
+        where = replace(where, patience_ms=patience_ms)
     who = f"the {server.name} at {where}"
     data = _ask_far(where, request(name, server.longest, **fields), server)
     if data is None:
@@ -57,12 +62,20 @@ def order(
 class Connection:
     """A connection to a server on this node for any number of orders, made at the first one and after a failure.
 
-    `seconds`: how long to wait for an answer, `TIMEOUT_MS` by default.
+    `seconds`: how long to wait for an answer, `TIMEOUT_MS` by default. `patience_ms`: as for `order`.
     """
 
-    def __init__(self, directory: Path, server: Service = AGENT, seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        server: Service = AGENT,
+        seconds: float | None = None,
+        *,
+        patience_ms: int | None = None,
+    ) -> None:
         self._directory, self._server = directory, server
         self._seconds = TIMEOUT_MS / 1000 if seconds is None else seconds
+        self._patience = None if patience_ms is None else patience_ms / 1000
         self._socket: socket.socket | None = None
 
     def order(self, name: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
@@ -70,7 +83,7 @@ class Connection:
         message = request(name, self._server.longest, **fields)
         who = f"the {self._server.name} in {self._directory}"
         greeted, answer = self._socket is not None, None
-        self._socket = self._socket or _connected(self._directory, self._server, self._seconds)
+        self._socket = self._socket or _connected(self._directory, self._server, self._seconds, self._patience)
         try:
             answer = local_client.ask(self._socket, message, greeted=greeted)
         except TimeoutError as error:
@@ -112,17 +125,23 @@ def _ask_far(where: RemoteAddress, message: bytes, server: Service) -> bytes | N
         return where.ask(sock, message, server, TIMEOUT_MS)
 
 
-def _connected(runtime_dir: Path, server: Service, seconds: float) -> socket.socket:
-    """Return a connection to the control socket in a runtime directory. Raises `ControlError`."""
+def _connected(runtime_dir: Path, server: Service, seconds: float, patience: float | None = None) -> socket.socket:
+    """Return a connection to the control socket in a runtime directory, with a timeout of `seconds` for orders.
+
+    The server has accepted it, unless `patience` is None, the time in seconds for that. Raises `ControlError`.
+    """
     path = Path(endpoint(runtime_dir, "control").removeprefix("ipc://"))
     _check_owner(runtime_dir)
     try:
-        return local_client.connect(path, seconds, trusted=server is not AGENT)
+        connection = local_client.connect(
+            path, seconds if patience is None else patience, trusted=server is not AGENT, greeted=patience is not None
+        )
     except local_client.ForeignListenerError as error:
         msg = f"the {server.name} in {runtime_dir} is user {error.uid}'s, not root's or yours: {_ELSEWHERE}"
         raise ControlError(msg) from error
     except TimeoutError as error:
-        raise ControlError(_silence(f"the {server.name} in {runtime_dir}", seconds)) from error
+        silence = _silence(f"the {server.name} in {runtime_dir}", seconds if patience is None else patience)
+        raise UnreachableError(silence) from error
     except PermissionError as error:
         msg = f"you may not enter {runtime_dir}: name the directory of one that you may use with {server.place}."
         raise ControlError(msg) from error
@@ -134,6 +153,8 @@ def _connected(runtime_dir: Path, server: Service, seconds: float) -> socket.soc
                 f"or name the directory of your own {server.name} with {server.place}"
             )
         raise UnreachableError(f"no {server.name} answers in {runtime_dir}: {start}") from error
+    connection.settimeout(seconds)
+    return connection
 
 
 _ELSEWHERE = "name the directory of your agent with DROM_RUNTIME_DIR."

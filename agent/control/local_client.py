@@ -34,10 +34,11 @@ class ForeignListenerError(Exception):
         self.uid = uid
 
 
-def connect(path: Path, seconds: float, *, trusted: bool = False) -> socket.socket:
+def connect(path: Path, seconds: float, *, trusted: bool = False, greeted: bool = False) -> socket.socket:
     """Return a connection to the socket at `path`, with a timeout of `seconds` for its operations.
 
-    `trusted`: any user may listen there. Raises `StrangerError`, TimeoutError and other OSErrors.
+    `trusted`: any user may listen there. `greeted`: wait until the server has accepted the connection, as drom's
+    servers then send their greeting. Raises `ForeignListenerError`, TimeoutError and other OSErrors.
     """
     made = socket.socket(socket.AF_UNIX)
     try:
@@ -50,6 +51,8 @@ def connect(path: Path, seconds: float, *, trusted: bool = False) -> socket.sock
         made.settimeout(seconds)
         if not trusted:
             _check_listener(made)
+        if greeted:
+            made.recv(1, socket.MSG_PEEK)
     except BaseException:
         made.close()
         raise

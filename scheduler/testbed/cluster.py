@@ -182,7 +182,7 @@ class Cluster:
 
     # --- users ---
 
-    def ask(self, order: str, **fields: object) -> Any:  # noqa: ANN401 - a JSON value
+    def ask(self, order: str, **fields: Any) -> Any:  # noqa: ANN401 - JSON values
         """Give the scheduler an order and return its answer. Raises `ControlError`."""
         return client.order(self.state, order, server=SERVICE, **fields)
 

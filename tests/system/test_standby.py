@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.errors import ControlError
-from drom.scheduler.live.cluster.spec import Spec
 
 from tests.support.agents import environment, lives, wait_until
 from tests.support.clusters import UNCOMPILED
@@ -77,15 +76,17 @@ def test_a_standby_takes_over_from_a_killed_scheduler(here: Schedulers) -> None:
 
 
 def test_a_paused_scheduler_changes_nothing(here: Schedulers) -> None:
-    """It finds that another one has taken over, and its agents do not obey it; it stands by for that one."""
+    """It finds that another one has taken over, and its agents do not obey it; it stands by for that one.
+
+    Commands ask the other one soon, though its socket still accepts connections.
+    """
     first, second = here.all
     long = here.submit("sleep", "1000")
     here.await_state(long, "running")
     first.send(signal.SIGSTOP)
-    wait_until(partial(here.leads, second), here.show)
-    other = int(
-        second.ask("submit", jobs=[Spec(command=("sleep", "1000"), folder="/", threads=2).to_json()])["jobs"][0]
-    )
+    begin = time.monotonic()
+    other = here.submit("sleep", "1000")
+    assert time.monotonic() - begin < TAKE_OVER * BUSY
     wait_until(lambda: second.job(other)["state"] == "running", here.show)
     first.send(signal.SIGCONT)
     wait_until(lambda: "event=standing_by" in first.log, here.show)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ PATIENCE = 10.0
 AGAIN = 0.2
 """Seconds until all of them are asked again."""
 FIRST_MS = 1000
-"""Milliseconds for a machine to answer a connection before the next one is tried, at first; then twice as many."""
+"""Milliseconds for a scheduler to answer a connection before the next one is tried, at first; then twice as many."""
 
 
 def parse(text: str) -> list[Place]:
@@ -81,21 +80,21 @@ def _ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa:
     may have arrived is not repeated.
     """
     certainly: list[dict[str, object]] = [{}]
-    until, patience_ms = 0.0, HANDSHAKE_MS
+    until, patience_ms = 0.0, None
     if len(places) > 1:
         certainly = [{"certain": True}, {}]
         until, patience_ms = time.monotonic() + PATIENCE, FIRST_MS
     while True:
         failures: list[ControlError] = []
         for more, place in itertools.product(certainly, places):
-            at = replace(place, patience_ms=patience_ms) if isinstance(place, RemoteAddress) else place
+            ask_it = partial(client.order, place, server=SERVICE, patience_ms=patience_ms)
             try:
-                return all_pages(partial(client.order, at, server=SERVICE), order, **fields, **more)
+                return all_pages(ask_it, order, **fields, **more)
             except (NotYetError, UnreachableError) as error:  # another one may lead
                 failures.append(error)
         if time.monotonic() >= until:
             raise min(reversed(failures), key=_says_little)
-        patience_ms = min(2 * patience_ms, HANDSHAKE_MS)
+        patience_ms = patience_ms and min(2 * patience_ms, HANDSHAKE_MS)
         time.sleep(AGAIN)
 
 

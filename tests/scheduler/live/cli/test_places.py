@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from drom.agent.control import client
+from drom.agent.control import client, local_client
+from drom.agent.control.zmtp import frame
 from drom.agent.errors import ControlError, NotYetError, UnreachableError
 from drom.scheduler.live.cli import places
 
+from dromlib.subscription import COMMAND, GREETING, READY
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from drom.agent.control.remote import RemoteAddress
@@ -90,19 +97,61 @@ def test_one_that_may_have_been_replaced_answers_if_no_other_one_leads(monkeypat
     assert found == ["/a False"]
 
 
-def test_a_machine_that_does_not_answer_hardly_delays_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_does_not_answer_hardly_delays_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several each has a second at first, and twice as long in the next round; one alone has longer."""
-    waited: list[int] = []
+    waited: list[int | None] = []
 
-    def order(place: RemoteAddress, _: str, **__: Any) -> None:
-        waited.append(place.patience_ms)
+    def order(_: Path | RemoteAddress, __: str, *, patience_ms: int | None, **___: Any) -> None:
+        waited.append(patience_ms)
         raise GONE if len(waited) < 8 else ControlError("enough")
 
     monkeypatch.setattr(client, "order", order)
-    for schedulers in ("a:1,b:1", "a:1"):
+    for schedulers in ("a:1,/b", "a:1"):
         with pytest.raises(ControlError, match=r"^enough$"):
             places.ask(places.parse(schedulers), "nodes")
-    assert waited == [1000] * 4 + [2000] * 4 + [10_000]
+    assert waited == [1000] * 4 + [2000] * 4 + [None]
+
+
+@pytest.mark.parametrize("backlog", [0, 8])
+def test_a_local_scheduler_that_is_paused_is_sent_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, backlog: int
+) -> None:
+    """It accepts no connection, whether or not the kernel has room for it, and another one gets the order, once."""
+    monkeypatch.setattr(places, "FIRST_MS", 50)
+    found: list[bytes] = []
+    paused, runs = folder / "a", folder / "b"
+    with listening(paused) as waits, listening(runs) as listens, ThreadPoolExecutor(1) as pool:
+        waits.listen(backlog)
+        with local_client.connect(paused / "control", 30):  # all that there is room for without a backlog
+            served = pool.submit(serve, listens, found)
+            assert places.ask([paused, runs], "submit", jobs=[{}]) == {"jobs": [1]}
+            served.result(30)
+        waits.settimeout(0)
+        with suppress(BlockingIOError):
+            while True:
+                with waits.accept()[0] as accepted:
+                    found.append(accepted.recv(1000))
+    assert [b'"submit"' in one for one in found] == [True, *[False] * (len(found) - 1)]
+    assert {*found[1:]} == {b""}
+
+
+@contextmanager
+def listening(state: Path) -> Iterator[socket.socket]:
+    """Listen as a scheduler with this folder does."""
+    state.mkdir(mode=0o711)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(state / "control"))
+        made.listen()
+        made.settimeout(30)
+        yield made
+
+
+def serve(listens: socket.socket, found: list[bytes]) -> None:
+    """Answer one order, which is added to `found`."""
+    with listens.accept()[0] as accepted:
+        accepted.sendall(GREETING + frame(READY, COMMAND))
+        found.append(accepted.recv(1000))
+        accepted.sendall(frame(b'{"value": {"jobs": [1]}}'))
 
 
 def test_a_lent_node_is_drained_at_both_home_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
