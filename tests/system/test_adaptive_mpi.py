@@ -328,6 +328,30 @@ def test_grants_that_leave_no_rank_are_refused(mpi: Mpi, folder: Path, tmp_path:
         assert job.program.err == f"{said}\n"
 
 
+class Grants:
+    """The grants of an adaptive program whose agent is killed, as it would correct those that a test publishes."""
+
+    def __init__(self, job: Adaptive) -> None:
+        self._job = job
+        self.pids = [row["pid"] for row in job.rows()]
+        self._records = registry.Registry.open(job.agent.dir / "registry")
+        slots = {slot.fields["pid"]: slot.index for slot in self._records.records()}
+        self._places = [native.address(self._records.memory, self._records._base(slots[pid])) for pid in self.pids]
+        job.agent.kill()
+
+    def publish(self, rank: int, mask: int) -> None:
+        """Publish a grant for a rank: it rests without CPUs."""
+        native.publish(self._places[rank], mask, self._records._words, 0)
+
+    def change(self, ranks: int, *grants: tuple[int, int], pause: float = 0) -> None:
+        """Publish grants one after another, and wait until so many ranks run."""
+        before = len(self._job.changes())
+        for rank, mask in grants:
+            self.publish(rank, mask)
+            time.sleep(pause)
+        wait_until(lambda: self._job.changes()[before:][-1:] == [ranks], self._job.program.show)
+
+
 def test_a_rank_that_leaves_has_those_join_that_it_knows(
     mpi: Mpi, folder: Path, tmp_path: Path, start: Programs
 ) -> None:
@@ -336,19 +360,29 @@ def test_a_rank_that_leaves_has_those_join_that_it_knows(
         job = Adaptive(mpi, folder, start, agent)
         job.resize(2)
         wait_until(lambda: job.changes()[-1:] == [2], job.show)
-        records = registry.Registry.open(agent.dir / "registry")
-        places = {
-            slot.fields["pid"]: native.address(records.memory, records._base(slot.index)) for slot in records.records()
-        }
-        pids = [row["pid"] for row in job.rows()]
-        agent.kill()  # it would correct these grants
+        grants = Grants(job)
         for attempt in range(24):
             gains, loses = (2, 0) if attempt % 2 == 0 else (0, 2)
-            before = len(job.changes())
-            native.publish(places[pids[gains]], 1, records._words, 0)
-            time.sleep(attempt % 6 / 1000)  # the loss comes at another moment after the gain each time
-            native.publish(places[pids[loses]], 0, records._words, 0)
-            wait_until(lambda: job.changes()[before:][-1:] == [2], job.program.show)  # noqa: B023 - it is awaited here
+            grants.change(2, (gains, 1), (loses, 0), pause=attempt % 6 / 1000)  # another moment each time
+        job.end()
+
+
+def test_a_rank_returns_without_the_ranks_that_rest(mpi: Mpi, folder: Path, tmp_path: Path, start: Programs) -> None:
+    """A rank rests first, and then the one to which it would have reported a core; that one is stopped meanwhile."""
+    with agents.start_agent(tmp_path, *FOUR, stop=False) as agent:
+        job = Adaptive(mpi, folder, start, agent)
+        grants = Grants(job)
+        grants.change(3, (3, 0))
+        grants.change(2, (0, 0))
+        grants.change(1, (1, 0))
+        stopped = [psutil.Process(grants.pids[rank]) for rank in (0, 1)]
+        for process in stopped:
+            process.suspend()
+        try:
+            grants.change(2, (3, 1))
+        finally:
+            for process in stopped:
+                process.resume()
         job.end()
 
 

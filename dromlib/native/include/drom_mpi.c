@@ -22,6 +22,7 @@ enum { READ_MS = 1000 };               /* for a launcher to read what a rank has
 #define DROM_MPI_LATE_MS 30000
 #endif
 
+enum { NEWS = sizeof(struct news) / sizeof(int) };
 enum { BURST_MS = 3 }; /* ranks that have cores again at one time say so within this time after each other */
 enum { SHIP_MS = 500 }; /* most time for constant arrays before the ranks wait for them */
 
@@ -36,7 +37,7 @@ struct value {
 struct pending {
     struct pending *next;
     MPI_Request request;
-    int data[3];
+    int data[NEWS];
 };
 
 static void nap(int ms)
@@ -133,6 +134,90 @@ static struct side side_of(const drom_mpi *m, const uint64_t *map)
     return s;
 }
 
+/* --- messages that no sender waits for -------------------------------------------------------------------------------- */
+
+static bool is_there(const drom_mpi *m, int tag, MPI_Status *status)
+{
+    int flag;
+    MPI_Iprobe(MPI_ANY_SOURCE, tag, m->all, &flag, status);
+    return flag;
+}
+
+/* Free the messages that have been received, and return whether all have. */
+static bool are_received(drom_mpi *m)
+{
+    for (struct pending **p = &m->pending; *p;) {
+        struct pending *one = *p;
+        int is_received;
+        MPI_Test(&one->request, &is_received, MPI_STATUS_IGNORE);
+        if (is_received) {
+            *p = one->next;
+            free(one);
+        } else {
+            p = &one->next;
+        }
+    }
+    return !m->pending;
+}
+
+/* Send some numbers without waiting for the receiver. */
+static void send_numbers(drom_mpi *m, const int *data, int count, int rank, int tag)
+{
+    struct pending *p = must_have(m, malloc(sizeof *p), sizeof *p);
+    memcpy(p->data, data, (size_t)count * sizeof *data);
+    MPI_Issend(p->data, count, MPI_INT, rank, tag, m->all, &p->request);
+    p->next = m->pending;
+    m->pending = p;
+}
+
+/* Report to the first rank that runs, as far as this one knows, that `rank` has a core again. */
+static void send_ready(drom_mpi *m, int rank)
+{
+    are_received(m);
+    send_numbers(m, &rank, 1, m->news.first, TAG_READY);
+}
+
+/* Receive from `source` which rank has a core again. */
+static int receive_ready(const drom_mpi *m, int source)
+{
+    int rank;
+    MPI_Recv(&rank, 1, MPI_INT, source, TAG_READY, m->all, MPI_STATUS_IGNORE);
+    return rank;
+}
+
+static void report_want(drom_mpi *m)
+{
+    drom_may_rest(m->handle, (uint32_t)m->news.min_ranks, (uint32_t)m->news.max_ranks);
+}
+
+/* Send news to the ranks that rest on, from the first one that runs. */
+static void send_news(drom_mpi *m)
+{
+    m->news.number++;
+    if (first_of(m, m->map) != m->rank)
+        return;
+    are_received(m);
+    for (int rank = 0; rank < m->size; rank++)
+        if (!has(m->map, rank) && !has(m->next, rank))
+            send_numbers(m, (const int *)&m->news, NEWS, rank, TAG_NEWS);
+}
+
+/* Receive all news that are there, and keep the newest. */
+static void receive_news(drom_mpi *m)
+{
+    MPI_Status status;
+    struct news news;
+    while (is_there(m, TAG_NEWS, &status)) {
+        MPI_Recv(&news, NEWS, MPI_INT, status.MPI_SOURCE, TAG_NEWS, m->all, MPI_STATUS_IGNORE);
+        if (news.number <= m->news.number)
+            continue;
+        bool is_range = news.min_ranks != m->news.min_ranks || news.max_ranks != m->news.max_ranks;
+        m->news = news;
+        if (is_range)
+            report_want(m);
+    }
+}
+
 /* --- from one map to the next ----------------------------------------------------------------------------------------- */
 
 static void drop_comm(drom_mpi *m)
@@ -160,14 +245,14 @@ static void make_comm(drom_mpi *m, const struct side *new)
         m->whole = m->comm;
 }
 
-/* Ranks that return learn both maps, the range and the values from the first rank that has run so far. */
+/* Ranks that return learn both maps, the news and the values from the first rank that has run so far. */
 static void invite(const drom_mpi *m, const struct side *new)
 {
     for (int i = 0; i < new->count; i++) {
         if (has(m->map, new->ranks[i]))
             continue;
         MPI_Send(m->map, 2 * m->words, MPI_UINT64_T, new->ranks[i], TAG_JOIN, m->all);
-        MPI_Send(m->want, 3, MPI_INT, new->ranks[i], TAG_VALUE, m->all);
+        MPI_Send(&m->news, NEWS, MPI_INT, new->ranks[i], TAG_VALUE, m->all);
         for (const struct value *v = m->values; v; v = v->next)
             MPI_Send(v->at, v->count, v->type, new->ranks[i], TAG_VALUE, m->all);
     }
@@ -197,6 +282,10 @@ static void change(drom_mpi *m)
     struct side old = side_of(m, m->map), new = side_of(m, m->next);
     if (old.me == 0)
         invite(m, &new);
+    if (m->news.first != new.ranks[0]) {
+        m->news.first = new.ranks[0];
+        send_news(m);
+    }
     move_arrays(m, &old, &new);
     move_objects(m, &old, &new);
     make_comm(m, &new);
@@ -222,66 +311,6 @@ static void take_grant(drom_mpi *m)
     }
 }
 
-static bool is_there(const drom_mpi *m, int tag, MPI_Status *status)
-{
-    int flag;
-    MPI_Iprobe(MPI_ANY_SOURCE, tag, m->all, &flag, status);
-    return flag;
-}
-
-/* Free the messages that have been received, and return whether all have. */
-static bool are_received(drom_mpi *m)
-{
-    for (struct pending **p = &m->pending; *p;) {
-        struct pending *one = *p;
-        int is_received;
-        MPI_Test(&one->request, &is_received, MPI_STATUS_IGNORE);
-        if (is_received) {
-            *p = one->next;
-            free(one);
-        } else {
-            p = &one->next;
-        }
-    }
-    return !m->pending;
-}
-
-/* Send up to three numbers without waiting for the receiver. */
-static void send_numbers(drom_mpi *m, const int *data, int count, int rank, int tag)
-{
-    are_received(m);
-    struct pending *p = must_have(m, malloc(sizeof *p), sizeof *p);
-    memcpy(p->data, data, (size_t)count * sizeof *data);
-    MPI_Issend(p->data, count, MPI_INT, rank, tag, m->all, &p->request);
-    p->next = m->pending;
-    m->pending = p;
-}
-
-/* Receive from `source` which rank has a core again. */
-static int receive_ready(const drom_mpi *m, int source)
-{
-    int rank;
-    MPI_Recv(&rank, 1, MPI_INT, source, TAG_READY, m->all, MPI_STATUS_IGNORE);
-    return rank;
-}
-
-static void report_want(drom_mpi *m)
-{
-    m->min_ranks = m->want[1];
-    drom_may_rest(m->handle, (uint32_t)m->want[1], (uint32_t)m->want[2]);
-}
-
-/* Receive a range of ranks, unless a newer one is known. */
-static void receive_want(drom_mpi *m, int source)
-{
-    int want[3];
-    MPI_Recv(want, 3, MPI_INT, source, TAG_WANT, m->all, MPI_STATUS_IGNORE);
-    if (want[0] > m->want[0]) {
-        memcpy(m->want, want, sizeof want);
-        report_want(m);
-    }
-}
-
 /* Return when no rank has a message under way to another; collective over all ranks. What comes too late is dropped. */
 static void settle(drom_mpi *m)
 {
@@ -290,8 +319,7 @@ static void settle(drom_mpi *m)
     for (int is_over = 0; !is_over;) {
         while (is_there(m, TAG_READY, &status))
             receive_ready(m, status.MPI_SOURCE);
-        while (is_there(m, TAG_WANT, &status))
-            receive_want(m, status.MPI_SOURCE);
+        receive_news(m);
         if (all_received == MPI_REQUEST_NULL && are_received(m))
             MPI_Ibarrier(m->all, &all_received);
         if (all_received != MPI_REQUEST_NULL)
@@ -314,7 +342,7 @@ static void receive_constants(drom_mpi *m)
 static int join(drom_mpi *m, int source)
 {
     MPI_Recv(m->map, 2 * m->words, MPI_UINT64_T, source, TAG_JOIN, m->all, MPI_STATUS_IGNORE);
-    MPI_Recv(m->want, 3, MPI_INT, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
+    MPI_Recv(&m->news, NEWS, MPI_INT, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
     for (const struct value *v = m->values; v; v = v->next)
         MPI_Recv(v->at, v->count, v->type, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
     report_want(m);
@@ -350,32 +378,36 @@ static void look_for_delay(drom_mpi *m, double since)
             "in a call on MPI_COMM_WORLD, use drom_mpi_comm() there.\n", m->rank, DROM_MPI_LATE_MS / 1e3);
 }
 
-/* Wait for a core until it is time to look for messages again; a rank that has had one since a time looks more often. */
+/* Wait for a core until it is time to look for messages again. What others sent before they learned that this rank rests arrives
+ * soon after it began: it waits for half of the time since then. */
 static void wait_at_rest(drom_mpi *m, bool is_ready, double since)
 {
+    double ms = (MPI_Wtime() - since) * 1e3 / 2;
     if (is_ready || drom_mode(m->handle) == DROM_UNMANAGED)
         nap_while_waiting(since);
     else
-        drom_wait(m->handle, REST_MS);
+        drom_wait(m->handle, ms < RETURN_MS ? RETURN_MS : ms < REST_MS ? (int)ms : REST_MS);
 }
 
-/* Wait for a core, tell a rank that runs, and wait until the others invite this one. A rank that rests passes on what it is
- * told to one that ran when it began to rest: these times grow along the way, so that no message runs in a circle. */
+/* Wait for a core, report it to the first rank that runs, and wait until the others invite this one. A rank that rests passes on
+ * such a report by its own news, which are newer than the sender's, so that no report runs in a circle. */
 static int rest(drom_mpi *m)
 {
     bool is_ready = false;
-    double since = 0;
+    double since = MPI_Wtime();
     MPI_Status status;
-    int contact = first_of(m, m->map);
     if (m->leaves)
         drom_acknowledge(m->handle, &m->grant);
     for (;;) {
         if (!is_ready) {
             take_grant(m);
             is_ready = !m->leaves;
-            since = MPI_Wtime();
-            if (is_ready)
-                send_numbers(m, &m->rank, 1, contact, TAG_READY);
+            if (is_ready) {
+                since = MPI_Wtime();
+                is_there(m, TAG_NEWS, &status); /* one that finds nothing has Open MPI take in what has come */
+                receive_news(m);
+                send_ready(m, m->rank);
+            }
         }
         if (is_ready)
             look_for_delay(m, since);
@@ -395,22 +427,18 @@ static int rest(drom_mpi *m)
             MPI_Recv(NULL, 0, MPI_BYTE, source, TAG_OVER, m->all, MPI_STATUS_IGNORE);
             return DROM_MPI_OVER;
         }
-        if (is_there(m, TAG_WANT, &status))
-            receive_want(m, status.MPI_SOURCE);
+        receive_news(m);
         if (is_there(m, TAG_GROUP, &status)) {
             receive_order(m, status.MPI_SOURCE);
             if (m->is_released)
                 return DROM_MPI_OVER;
             is_ready = false;
-            contact = first_of(m, m->map);
             continue;
         }
-        if (is_there(m, TAG_READY, &status)) {
-            int rank = receive_ready(m, status.MPI_SOURCE);
-            send_numbers(m, &rank, 1, contact, TAG_READY);
-        } else {
+        if (is_there(m, TAG_READY, &status))
+            send_ready(m, receive_ready(m, status.MPI_SOURCE));
+        else
             wait_at_rest(m, is_ready, since);
-        }
     }
 }
 
@@ -429,7 +457,7 @@ static bool find_next(drom_mpi *m)
         m->next[i] = (m->map[i] & ~m->leaving[i]) | m->joining[i];
         ranks += __builtin_popcountll(m->next[i]);
     }
-    if (ranks < m->min_ranks) {
+    if (ranks < m->news.min_ranks) {
         if (!m->has_refused)
             say(m, "too few ranks would have cores, so none rests now: give the job at least as many cores as min_ranks.");
         m->has_refused = true;
@@ -525,7 +553,7 @@ static drom_mpi *make(MPI_Comm comm, int min_ranks)
     MPI_Comm_size(comm, &m->size);
     m->running = m->size;
     m->comm = m->whole = MPI_COMM_NULL;
-    m->min_ranks = m->want[1] = min_ranks;
+    m->news.min_ranks = min_ranks;
     if (!make_maps(m)) {
         free(m);
         return NULL;
@@ -580,13 +608,10 @@ int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks)
                     min_ranks, max_ranks, m->size, m->size);
         return -EINVAL;
     }
-    m->want[0]++;
-    m->want[1] = min_ranks;
-    m->want[2] = max_ranks;
+    m->news.min_ranks = min_ranks;
+    m->news.max_ranks = max_ranks;
     report_want(m);
-    for (int rank = 0; first_of(m, m->map) == m->rank && rank < m->size; rank++)
-        if (!has(m->map, rank))
-            send_numbers(m, m->want, 3, rank, TAG_WANT);
+    send_news(m);
     return 0;
 }
 

@@ -16,7 +16,7 @@
 #include "drom_mpi.h"
 
 /* The tags of messages on the communicator of all ranks. */
-enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_WANT, TAG_GROUP, TAG_OUT, TAG_CONSTANTS };
+enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_NEWS, TAG_GROUP, TAG_OUT, TAG_CONSTANTS };
 
 enum { NODE_SIZE = 256, MOST_PATH = 4096 };
 
@@ -34,10 +34,17 @@ struct hosts {
     int count;
 };
 
+/* What ranks that rest are told: the number of this message, the fewest and most ranks that can run (0: all), and the first rank
+ * that runs. All ranks that run have the same. */
+struct news {
+    int number, min_ranks, max_ranks, first;
+};
+
 /* What each rank knows of each other: the first rank of its group, whether it runs, whether it can end before the others of its
- * group, the range of ranks, and its node. */
+ * group, its news, and its node. */
 struct member {
-    int first, runs, ends_alone, want[3];
+    int first, runs, ends_alone;
+    struct news news;
     char node[NODE_SIZE];
 };
 
@@ -66,7 +73,7 @@ struct order {
 struct drom_mpi {
     MPI_Comm all, comm;
     MPI_Comm whole; /* that of the running ranks while all run, for the next time that they do, as to make one takes long */
-    int rank, size, min_ranks, running;
+    int rank, size, running;
     int words;                                /* 64-bit words of a map */
     uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
     uint64_t *ready;                          /* in the same: ranks that have told this one that they have a core again */
@@ -82,7 +89,7 @@ struct drom_mpi {
     struct member *members;  /* of each rank, where there is a host file */
     struct nodes nodes;
     struct pending *pending; /* messages of this rank that may not have been received yet */
-    int want[3]; /* how often the range of ranks has been set, and the fewest and most that can run (0: all) */
+    struct news news;
     drom_mpi_array *arrays;
     drom_mpi_objects *objects;
     struct value *values;

@@ -175,7 +175,7 @@ static bool wants_regrouping(drom_mpi *m, struct order *order)
     for (int i = 0; i < n->hosts.count && !n->cannot_spawn; i++)
         spawns |= !has_node(m, n->hosts.at[i].node);
     bool is_final = !spawns && left == m->size - lost; /* no more ranks will run */
-    if (lost > 0 && left < m->min_ranks && is_final && !n->has_refused) {
+    if (lost > 0 && left < m->news.min_ranks && is_final && !n->has_refused) {
         say(m, "too few ranks would be left, so none is released: leave nodes for min_ranks in the host file.");
         n->has_refused = true;
     }
@@ -184,7 +184,7 @@ static bool wants_regrouping(drom_mpi *m, struct order *order)
                "end alone (docs/adaptive-mpi.md).");
         n->has_refused = true;
     }
-    *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->min_ranks, spawns};
+    *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->news.min_ranks, spawns};
     return order->releases || order->spawns;
 }
 
@@ -395,11 +395,10 @@ static void grow(drom_mpi *m, const struct hosts *hosts, bool runs_now)
     say(m, "MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that it was given.");
 }
 
-/* Learn what each rank is, and what the range of ranks is. */
+/* Learn what each rank is, and the news of those that run. */
 static void meet(drom_mpi *m, bool runs_now)
 {
-    struct member mine = {.first = m->rank - m->group_rank, .runs = runs_now, .ends_alone = m->nodes.ends_alone};
-    memcpy(mine.want, m->want, sizeof mine.want);
+    struct member mine = {m->rank - m->group_rank, runs_now, m->nodes.ends_alone, m->news, ""};
     memcpy(mine.node, m->nodes.name, sizeof mine.node);
     free(m->members);
     m->members = must_have(m, malloc((size_t)m->size * sizeof mine), 1);
@@ -411,7 +410,8 @@ static void meet(drom_mpi *m, bool runs_now)
             add(m->map, rank);
             m->running++;
         }
-    memcpy(m->want, m->members[first_of(m, m->map)].want, sizeof m->want);
+    m->news = m->members[first_of(m, m->map)].news;
+    m->news.first = first_of(m, m->map);
     report_want(m);
 }
 
