@@ -18,7 +18,7 @@ from tests.support.agents import wait_until
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.support.agents import Agent, Program
@@ -94,6 +94,12 @@ def finish(program: Program, seconds: float = 240) -> tuple[int | None, str]:
     """Wait for the end of a program; return its exit code and its last line, the answer."""
     wait_until(lambda: program.process.poll() is not None, program.show, seconds)
     return program.process.poll(), (program.out.splitlines() or [""])[-1]
+
+
+def run_long_enough(run: Callable[[int], bool], steps: int) -> None:
+    """Call `run` with more and more steps, until it returns that a program made all its changes before it ended."""
+    while not run(steps):
+        steps *= 4
 
 
 class Gates:

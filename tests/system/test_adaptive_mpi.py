@@ -19,7 +19,7 @@ from drom.agent.ipc import registry
 from dromlib import native
 from tests.support import agents, native_build
 from tests.support.agents import wait_until
-from tests.support.example_programs import SOURCES
+from tests.support.example_programs import SOURCES, run_long_enough
 from tests.support.mpi_programs import Mpi, each_mpi
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ EXAMPLES = {
     "mpi4py_particles.py --particles 100 --steps": 20,
 }
 """The examples, and the steps of each that take longer than a change of its ranks, on most machines."""
-MORE = 4
-"""So many times the steps are tried where a program has ended before all changes."""
 STORMS = {40: (), 200: [pytest.mark.programs]}
 """How often ranks change, in a test and in a longer one, which has a mark."""
 
@@ -222,14 +220,17 @@ def test_an_example_gives_its_answer_after_changes(
 ) -> None:
     """An example, alternately on 1 to 4 ranks, ends on one rank with every number right."""
     command, changes = storm
-    made, steps = 0, EXAMPLES[command] * changes
     with agents.start_agent(tmp_path, *FOUR) as agent:
-        while made <= changes:
+
+        def run(steps: int) -> bool:
             job = Example(mpi, folder, start, agent, *command.split(), str(steps))
-            made, steps = job.change(changes), MORE * steps
+            made = job.change(changes)
 
             assert re.fullmatch(rf"{command.partition('.')[0]}: .* ok\n", job.program.out), job.program.show()
             assert (job.program.process.poll(), job.program.err) == (0, "")
+            return made > changes
+
+        run_long_enough(run, EXAMPLES[command] * changes)
         agent.assert_clean()
 
 

@@ -16,7 +16,7 @@ from drom.agent.testbed.mpi_nodes import emulated_nodes
 from dromlib import native
 from tests.support import agents, native_build
 from tests.support.agents import wait_until
-from tests.support.example_programs import SOURCES
+from tests.support.example_programs import SOURCES, run_long_enough
 from tests.support.mpi_programs import MPIS, SPAWNING, Mpi
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ EXAMPLES = {
     "mpi4py_particles.py --particles 100 --steps": 400,
 }
 """The examples, and steps of each that take longer than changes of nodes, on most machines."""
-MORE = 4
-"""So many times the steps are tried where a program has ended before all changes."""
 
 
 @pytest.fixture(params=SPAWNING, ids=lambda mpi: mpi.name)
@@ -300,16 +298,19 @@ def test_programs_in_other_languages_change_nodes(mpi: Mpi, folder: Path, start:
 def test_an_example_gives_its_answer_on_other_nodes(mpi: Mpi, folder: Path, start: Programs, example: str) -> None:
     """An example that has grown onto another node and left its first one prints what it prints without that."""
     source, *words = example.split()
-    moves, steps = False, EXAMPLES[example]
-    while not moves:
+
+    def run(steps: int) -> bool:
         given = (*words, str(steps))
         alone = mpi.launch(1, *mpi.command(SOURCES / source, folder), *given)
         environment = os.environ | mpi.environment(start.folder)
         answer = subprocess.run(alone, env=environment, capture_output=True, text=True, check=True)
         job = Spread(mpi, folder, start, source=SOURCES / source, words=given)
-        moves, steps = job.moves_to("n1", "n2") and job.moves_to("n2"), MORE * steps
+        moves = job.moves_to("n1", "n2") and job.moves_to("n2")
         wait_until(job.is_over, job.program.show, 200)
 
         assert job.program.out == answer.stdout, job.program.show()
         assert answer.stdout.endswith(" ok\n")
         assert (job.program.process.poll(), job.errors()) == (0, "")
+        return moves
+
+    run_long_enough(run, EXAMPLES[example])
