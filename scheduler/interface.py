@@ -37,6 +37,8 @@ F = TypeVar("F", bound="Callable[..., object]")
 
 NEVER = 1 << 62
 NOBODY = -1
+MILLION = 1_000_000
+"""Parts of a second, or of another 1, where such parts are whole numbers."""
 
 FUTURE, WAITING, RUNNING, ENDED = 0, 1, 2, 3
 """States of a job: not submitted yet, in the queue, on nodes, gone."""

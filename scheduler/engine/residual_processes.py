@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drom.scheduler.engine.state import CHANGES, MILLION, RESIDUAL, RESIDUES, RUNNERS
-from drom.scheduler.interface import MALLEABLE, lean
+from drom.scheduler.engine.state import CHANGES, RESIDUAL, RESIDUES, RUNNERS
+from drom.scheduler.interface import MALLEABLE, MILLION, lean
 
 if TYPE_CHECKING:
     from drom.scheduler.engine.state import World

@@ -67,7 +67,6 @@ STALL, SHRINK, EXPAND, TRANSFER = range(4)
 """Places in `World.stall`, each in millionths of a second: of any change; per processor of the larger number, when
 shrinking and when expanding; of all data of a job of a pool, or of those of a node, through one link."""
 
-MILLION = 1_000_000
 NODE_UNIT = 1000
 """Parts of a node in `rate_on_fewer` and `DATA_MOVED`."""
 SPEED_UNIT = 1000

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from drom.scheduler.engine.state import (
     DATA_MOVED,
-    MILLION,
     MODEL,
     NODE_CHANGES,
     NODE_GUESTS,
@@ -22,7 +21,7 @@ from drom.scheduler.engine.state import (
     TRANSFER,
     WORST,
 )
-from drom.scheduler.interface import NOBODY, lean, rare
+from drom.scheduler.interface import MILLION, NOBODY, lean, rare
 from drom.scheduler.policies.change_cost import change_cost, seconds_of
 
 if TYPE_CHECKING:

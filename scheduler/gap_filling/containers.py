@@ -15,8 +15,6 @@ from drom.scheduler.interface import NEVER, NOBODY, lean
 if TYPE_CHECKING:
     from drom.scheduler.interface import Ints
 
-MILLION = 1_000_000
-
 FRESH, SEEN, HEAD, BACK, RUNS, DUE, PENDING_COUNT, TENANTS = range(8)
 """Places in `Containers.scalars`: the next that never ran; how many have arrived; first place and number of those that
 came back; runs that are noted; the first of all dues, or earlier; containers with one; containers on nodes."""

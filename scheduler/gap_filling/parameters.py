@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.gap_filling.containers import MILLION, Containers, make_containers
-from drom.scheduler.interface import NEVER
+from drom.scheduler.gap_filling.containers import Containers, make_containers
+from drom.scheduler.interface import MILLION, NEVER
 from drom.workloads.choices import number, read_choices
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from drom.scheduler.engine.compiler import compile_part, is_compiled, load_polic
 from drom.scheduler.engine.state import BUSY, FREE
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.gap_filling import containers, policy_a, policy_b
-from drom.scheduler.gap_filling.containers import MILLION, RUNS
+from drom.scheduler.gap_filling.containers import RUNS
 from drom.scheduler.gap_filling.parameters import FillingOptions
-from drom.scheduler.interface import ENDED, NEVER, NOBODY, RUNNING
+from drom.scheduler.interface import ENDED, MILLION, NEVER, NOBODY, RUNNING
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.workload import make_workload
 

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from drom.scheduler.interface import lean
+from drom.scheduler.interface import MILLION, lean
 
-MILLION = 1_000_000
 STALL, MEMORY, BANDWIDTH = 0.013, 1000.0, 145.0
 """Seconds of any change, megabytes of data of a job on each of its nodes, and megabytes per second that a node sends or
 receives. With the first and the last a change costs more than on the line through the measured ones

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from drom.scheduler.interface import lean
+from drom.scheduler.interface import MILLION, lean
 from drom.scheduler.policies import slurm
-from drom.scheduler.policies.change_cost import BANDWIDTH, LONGEST, MEMORY, MILLION, STALL
+from drom.scheduler.policies.change_cost import BANDWIDTH, LONGEST, MEMORY, STALL
 from drom.scheduler.policies.sd_mates import Rules, average_slowdown
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from drom.scheduler.engine.state import EXPAND, MILLION, SHRINK, STALL, TRANSFER, Pool
+from drom.scheduler.engine.state import EXPAND, SHRINK, STALL, TRANSFER, Pool
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.interface import MALLEABLE, MOLDABLE, NEVER, Ints
+from drom.scheduler.interface import MALLEABLE, MILLION, MOLDABLE, NEVER, Ints
 from drom.scheduler.policies.change_cost import LONGEST
 from drom.workloads.choices import number, read_choices
 from drom.workloads.speedup import downey

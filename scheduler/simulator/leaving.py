@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from drom.scheduler.engine.state import (
     DATA_MOVED,
-    MILLION,
     NODE_CHANGES,
     NODE_GUESTS,
     NODE_UNIT,
@@ -23,7 +22,7 @@ from drom.scheduler.engine.state import (
     Leaving,
 )
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.interface import MALLEABLE, NEVER
+from drom.scheduler.interface import MALLEABLE, MILLION, NEVER
 from drom.scheduler.policies import change_cost
 from drom.scheduler.simulator.adaptive import SCALE, rule_of, speeds
 from drom.workloads.choices import number, read_choices

@@ -15,10 +15,9 @@ from drom.scheduler.analysis.schedule import columns
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.gap_filling import simulation as outcome
-from drom.scheduler.gap_filling.containers import MILLION
 from drom.scheduler.gap_filling.parameters import FillingOptions, parse_filling
 from drom.scheduler.gap_filling.simulation import FilledSimulation, shifts, without
-from drom.scheduler.interface import NEVER
+from drom.scheduler.interface import MILLION, NEVER
 from drom.scheduler.simulator.contracts import contracts_of
 from drom.scheduler.simulator.simulation import Machine, Simulation
 from drom.workloads.swf import write_swf

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from drom.scheduler.engine.compiler import load_policy
 from drom.scheduler.engine.pool import cost
-from drom.scheduler.engine.state import MILLION, NOTHING, make_actions, view
+from drom.scheduler.engine.state import NOTHING, make_actions, view
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.interface import ALLOT, MALLEABLE, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
+from drom.scheduler.interface import ALLOT, MALLEABLE, MILLION, MOLDABLE, NEVER, RIGID, RUNNING, WAITING
 from drom.scheduler.policies.equipartition import decide
 from drom.scheduler.policies.pool_math import divide
 from drom.scheduler.simulator.adaptive import SCALE, PoolModel, parse_adaptive, speeds
