@@ -237,7 +237,7 @@ def _where(job: dict[str, Any], now: float) -> str:
         start = job["expected_start"]
         return f"{job['reason']}; expected {moment(start, now)}" if start is not None else str(job["reason"])
     if job["ended"] is None:
-        return ", ".join(f"{name}:{cores}" for name, cores in (job.get("sizes") or job["shares"]).items() if cores)
+        return ", ".join(f"{name}:{cores}" for name, cores in job["sizes"].items() if cores)
     return str(job["reason"])
 
 

@@ -595,7 +595,7 @@ def test_the_end_of_a_job_is_a_status(state: str, status: int | None, found: int
 def row(number: int, user: str, state: str, name: str) -> dict[str, Any]:
     """Return what a scheduler tells of a job in its queue."""
     rest = {"started": None, "ended": None, "expected_start": None, "reason": "held", "limit": 60, "nodes": 1}
-    return {"job": number, "user": user, "state": state, "name": name, "shares": {}, **rest}
+    return {"job": number, "user": user, "state": state, "name": name, "shares": {}, "sizes": {}, **rest}
 
 
 ROWS = [row(1, "ann", "pending", "a"), row(2, "ben", "running", "a"), row(3, "ann", "failed", "b")]
