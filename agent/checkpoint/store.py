@@ -29,6 +29,7 @@ from drom.agent.checkpoint.images import (
     Image,
     Quota,
 )
+from drom.agent.checkpoint.tools import SYNCS
 from drom.agent.system.ancestors import fault_above
 from drom.agent.system.files import lock_folder, read_plain
 from drom.agent.system.mounts import remove_folder
@@ -43,8 +44,6 @@ TOOLS = "tools"
 """The folder in a store for what CRIU and runc need (`tools.prepare`)."""
 LEAST_FREE = 1 << 20
 """Bytes of a disk that suffice for the files of runc and CRIU beside an image."""
-SYNCS = 8
-"""Files of a new image that are written through to the disk at once, so that waits for its flushes overlap."""
 PATIENCE = 10.0
 """Seconds to wait for another process that adds an image."""
 

@@ -32,6 +32,8 @@ GHOST_LIMIT = 64 << 20
 """Most bytes of a deleted file that a process has open: an image contains such files."""
 ABANDONED = "abandoned"
 """A file in the folder of an image whose save is to fail."""
+SYNCS = 8
+"""Files of a new image that are written through to the disk at once, so that waits for its flushes overlap."""
 BLOCK = 512
 """Bytes of a block of `ulimit -f`."""
 
@@ -70,8 +72,8 @@ post-dump:*.new)
     opened >found && sort -zuo opened found && rm found || exit 1
     size=$(du -sb .) && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
     [ ! -e abandoned ] || exit 1
-    set -- ./* . # Four processes write them to the disk: waits for its flushes overlap.
-    printf '%s\\0' "$@" | xargs -0 -P 4 -n $(($# / 4 + 1)) sync || exit 1
+    set -- ./* .
+    printf '%s\\0' "$@" | xargs -0 -P SYNCS -n $(($# / SYNCS + 1)) sync || exit 1
     mv -T "$image" "${image%.new}" && sync "${image%/*}"
     ;;
 post-restore:*.restoring)
@@ -182,7 +184,7 @@ def prepare(folder: Path, criu: str = "criu", runc: str = "runc") -> Tools:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         _write(tools.criu, _CRIU.format(criu=shlex.quote(path), commit=shlex.quote(tools.commit)), 0o700)
-        _write(tools.commit, _COMMIT, 0o700)
+        _write(tools.commit, _COMMIT.replace("SYNCS", str(SYNCS)), 0o700)
         _write(tools.conf, _CONF.format(ghost=GHOST_LIMIT), 0o600)
     except OSError as error:
         msg = f"cannot write below {folder}: {error.strerror}."
