@@ -113,10 +113,10 @@ int drom_mode(const drom *d);
 
 /* Return 1 if a grant is waiting to be taken, and 0 otherwise. One atomic load and one store: call it at each
  * malleability point. Async-signal-safe. */
-static inline int drom_poll(drom *d)
+static __inline__ int drom_poll(drom *d) /* as inline, also in C90 */
 {
     *d->polls += 1;
-    return __builtin_expect(__atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) != d->seen, 0);
+    return __builtin_expect(__atomic_load_n(d->epoch, __ATOMIC_ACQUIRE) != d->seen, 0) != 0;
 }
 
 /* The same as drom_poll(), for languages that cannot inline it. */
