@@ -9,6 +9,7 @@ number of connections is bounded (`drom.agent.control.gate`). The client request
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from drom.agent.checkpoint import transfer
 from drom.agent.checkpoint.images import CheckpointError
 from drom.agent.control.gate import RemoteEndpoint
 from drom.agent.control.keys import Keys
+from drom.agent.text import in_words
 
 if TYPE_CHECKING:
     from drom.agent.checkpoint.store import ImageStore
@@ -29,6 +31,8 @@ WINDOW = 16
 """Messages that are requested before the first has come."""
 IDLE = 30.0
 """Seconds without a message or a request after which the other side is given up."""
+SLOWEST = 1 << 20
+"""Bytes a second that have to come, on average, beyond the time that a fetch may take anyway."""
 CONNECTIONS = 64
 _REQUEST = b"+"
 _HANDSHAKE = 1024
@@ -111,11 +115,11 @@ class Server:
 
 
 class _Messages:
-    """The messages of a server, each requested `WINDOW` messages ahead."""
+    """The messages of a server, each requested `WINDOW` messages ahead. Each extends the limit by its length."""
 
     def __init__(self, sock: zmq.Socket[bytes], limit: Limit) -> None:
         self._sock = sock
-        self._limit = limit
+        self._until = limit.until
         self._poller = zmq.Poller()
         self._poller.register(sock, zmq.POLLIN)
         if limit.stop >= 0:
@@ -125,11 +129,16 @@ class _Messages:
 
     def next(self) -> memoryview:
         """Return the next one. Raises OSError if none comes."""
-        left = min(IDLE, max(0.0, self._limit.until - time.monotonic()))
-        ready = dict(self._poller.poll(int(left * 1000)))
-        if self._sock not in ready:
-            raise TimeoutError(0, "a save was ordered meanwhile" if ready else "the other node does not send it")
+        left = min(IDLE, max(0.0, self._until - time.monotonic()))
+        ready = dict(self._poller.poll(math.ceil(left * 1000)))
+        if ready.keys() - {self._sock}:
+            raise TimeoutError(0, "a save was ordered meanwhile")
+        if time.monotonic() >= self._until:
+            raise TimeoutError(0, f"the other node sends less than {in_words(SLOWEST)} a second")
+        if not ready:
+            raise TimeoutError(0, "the other node does not send it")
         message = self._sock.recv(copy=False).buffer
+        self._until += len(message) / SLOWEST
         self._sock.send(_REQUEST)
         return message
 
@@ -137,13 +146,16 @@ class _Messages:
 def fetch(store: ImageStore, wanted: tuple[int, int, int], at: Place, limit: Limit) -> None:
     """Fetch the image of a job, with the number of the save and the user `wanted`, into the store.
 
+    A large image may take longer than the `limit`, by a second for each `SLOWEST` bytes.
+
     Raises `CheckpointError`, and then adds nothing.
     """
     host = at.host
     context = zmq.Context()
     try:
         sock = context.socket(zmq.DEALER)
-        for option, value in ((zmq.LINGER, 1000), (zmq.IPV6, 1), (zmq.MAXMSGSIZE, transfer.PART + _HANDSHAKE)):
+        longest = transfer.PART + _HANDSHAKE
+        for option, value in ((zmq.LINGER, 1000), (zmq.IPV6, 1), (zmq.MAXMSGSIZE, longest), (zmq.RCVHWM, WINDOW)):
             sock.setsockopt(option, value)
         sock.curve_serverkey, sock.curve_secretkey = at.key.encode(), at.secret.encode()
         sock.curve_publickey = zmq.curve_public(at.secret.encode())

@@ -201,10 +201,9 @@ class Filler:
             if not start.image:
                 return self._containers.start(start.job, self._program())
             if not self._order():
-                limit = Limit(time.monotonic() + RESTORE_SECONDS, self._alarm)
                 if start.source and not self._store.find(start.job, start.image):
-                    self._fetch(start.source, limit)
-                self._image = self._saver.resume(start.job, start.image, limit)
+                    self._fetch(start.source, self._limit())
+                self._image = self._saver.resume(start.job, start.image, self._limit())
                 return self._with_limit(restored_pid(self._image))
         except _NotStartedError as error:
             self._tell(error.report)
@@ -219,6 +218,9 @@ class Filler:
             fault = "room" if error.errno in FULL else launch.fault_of_node(error.errno or 0)
             self._tell(Report(fault=fault, reason=f"{where}: {error.strerror}."))
         return None
+
+    def _limit(self) -> Limit:
+        return Limit(time.monotonic() + RESTORE_SECONDS, self._alarm)
 
     def _with_limit(self, pid: int) -> int:
         """Limit the memory of a restored job with a first process `pid`, and return that. A job with more is killed."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.agent.checkpoint import network, transfer
@@ -67,6 +68,56 @@ def test_an_image_is_fetched(stores: tuple[ImageStore, ImageStore]) -> None:
     assert serving.error == ""
     assert (states(stores[0]), states(stores[1])) == ([("7.3", WHOLE)], [("7.3", WHOLE)])
     assert (stores[1].path / "7.3" / "pages-1.img").read_bytes() == DATA
+
+
+def test_a_large_image_may_take_longer(stores: tuple[ImageStore, ImageStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow network. Where less than a bound comes in a second, the fetch is given up, also while parts come."""
+    send = Server._send
+
+    def slowly(server: Server, message: bytes) -> None:
+        time.sleep(0.02)
+        send(server, message)
+
+    monkeypatch.setattr(Server, "_send", slowly)
+    monkeypatch.setattr(network, "IDLE", 2.0)
+    monkeypatch.setattr(network, "SLOWEST", 1 << 40)
+    with closing(Serving(stores[0])) as serving:
+        serving.start()
+        with pytest.raises(CheckpointError, match="the other node sends less than 1024 GiB a second"):
+            fetch(stores[1], WANTED, serving.server.place, within(0.3))
+    monkeypatch.setattr(network, "SLOWEST", 1 << 20)
+    with closing(Serving(stores[0])) as serving:
+        serving.start()
+        fetch(stores[1], WANTED, serving.server.place, within(0.3))
+
+    assert states(stores[1]) == [("7.3", WHOLE)]
+
+
+def test_a_save_that_is_ordered_ends_a_fetch(
+    stores: tuple[ImageStore, ImageStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the image comes: a regular job waits for the node."""
+    monkeypatch.setattr(network, "IDLE", 2.0)
+    reads, writes = os.pipe()
+    asked: list[int] = []
+
+    def and_ring(*about: Any) -> None:
+        get = about[-1]
+        get()
+        os.write(writes, b"!")
+        while True:
+            asked.append(len(asked))
+            get()
+
+    monkeypatch.setattr(transfer, "receive", and_ring)
+    with closing(Serving(stores[0])) as serving:
+        serving.start()
+        with pytest.raises(TimeoutError, match="a save was ordered meanwhile"):
+            fetch(stores[1], WANTED, serving.server.place, Limit(within(60).until, reads))
+
+    assert asked == [0], "no message that had come was taken"
+    for end in (reads, writes):
+        os.close(end)
 
 
 def test_nobody_fetches_an_image(stores: tuple[ImageStore, ImageStore], monkeypatch: pytest.MonkeyPatch) -> None:
