@@ -46,6 +46,10 @@ _FAULTS = (
     (r"File (\S+) has bad (?:size|mode|build-id)", "the file {0} has changed since the save: restore its contents"),
     (r"post-restore script ret code", "a path of a file that it has open leads elsewhere since the save: restore that"),
     (r"[Mm]agic doesn't match for (\S+?)\.?$", "its image is damaged (file {0}): cancel the job and submit it again"),
+    (
+        r"Unexpected EOF|Failed unpacking object|ELF header magic mismatch",
+        "its image is damaged: cancel the job and submit it again",
+    ),
     (r"Can't open file (\S+) on restore", "the file {0} is missing on this node: make it available"),
     (
         r"External socket is used|half of stream unix|unixsk",

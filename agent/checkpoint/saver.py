@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from drom.agent.checkpoint import faults, processes
 from drom.agent.checkpoint.images import (
     CONTAINER,
+    MOST_FILES,
     NEW,
     PROCESSES,
     RESTORED,
@@ -27,7 +28,7 @@ from drom.agent.checkpoint.images import (
     failure,
 )
 from drom.agent.checkpoint.store import write
-from drom.agent.checkpoint.tools import ABANDONED, Limit, within
+from drom.agent.checkpoint.tools import ABANDONED, SIZES, Limit, within
 from drom.agent.system import proc
 from drom.agent.system.files import open_plain, read_plain
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 LONGEST_LOG = 1 << 20
 """Bytes of a log that are read, the last ones: CRIU writes more for a job of many processes."""
+LONGEST_LINE = 128
+"""Bytes of a line with the name and the size of a file."""
 RESTORE_SECONDS = 600.0
 """Seconds after which a restore is ended. If CRIU itself was killed, runc waits for it in vain."""
 SAVE_SECONDS = 3600.0
@@ -126,6 +129,7 @@ class Saver:
         with contextlib.ExitStack() as undo:
             undo.callback(entry.release)
             try:
+                _check_files(entry)
                 write(entry.path / "since", f"{proc.boot_id().hex()} {_ticks()}".encode())
                 process = self._tools.start(self._way(entry.image).restore(entry.image, entry.path), entry.lock)
                 in_time = _await_end(process, limit)
@@ -332,6 +336,19 @@ def _has_ended(image: Image) -> bool:
         return bool(poller.poll(processes.PATIENCE_MS))
     finally:
         os.close(pidfd)
+
+
+def _check_files(entry: Entry) -> None:
+    """Raise `CheckpointError` for an image with a file of another size than CRIU wrote, on which it could hang."""
+    try:
+        lines = read_plain(entry.path / SIZES, MOST_FILES * LONGEST_LINE).decode().splitlines()
+    except OSError:
+        return  # an older image
+    for name, _, size in (line.rpartition(" ") for line in lines):
+        file = entry.path / name
+        if not file.is_file() or str(file.lstat().st_size) != size:
+            msg = f"its image is damaged (file {name}): cancel the job and submit it again."
+            raise CheckpointError(msg)
 
 
 def _reason(entry: Entry, log: str, *, in_time: bool) -> str:

@@ -2,9 +2,9 @@
 """CRIU and runc: where they are, and how they are run for one image.
 
 Both ways use the script `criu`, which limits the size of files, and have CRIU call the script `commit`. When an
-image is complete and the processes still stand, it adds what they have open, writes the image through to the disk and
-makes it whole; if that fails, the processes go on, otherwise CRIU ends them. When all processes are restored and before
-they go on, it makes the image restored, unless they have something else open.
+image is complete and the processes still stand, it adds what they have open and the sizes of the image's files, writes
+the image through to the disk and makes it whole; if that fails, the processes go on, otherwise CRIU ends them. When all
+processes are restored and before they go on, it makes the image restored, unless they have something else open.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ ABANDONED = "abandoned"
 """A file in the folder of an image whose save is to fail."""
 SYNCS = 8
 """Files of a new image that are written through to the disk at once, so that waits for its flushes overlap."""
+SIZES = "sizes"
+"""A file in the folder of an image with the names and sizes of those that CRIU has written."""
 BLOCK = 512
 """Bytes of a block of `ulimit -f`."""
 
@@ -70,6 +72,7 @@ esac
 case $CRTOOLS_SCRIPT_ACTION:$image in
 post-dump:*.new)
     opened >found && sort -zuo opened found && rm found || exit 1
+    find . -name '*.img' -printf '%f %s\\n' >sizes || exit 1
     size=$(du -sb .) && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
     [ ! -e abandoned ] || exit 1
     set -- ./* .

@@ -316,7 +316,7 @@ def test_a_full_store_refuses_without_stopping_the_job(here: Node, counting: Cou
     here.store._quota = Quota(1 << 20, 1 << 20)
     pid = here.start(PROCESSES, counting.command)
     counting.advances()
-    with pytest.raises(CheckpointError, match="does not fit, 1048576 bytes are left"):
+    with pytest.raises(CheckpointError, match="does not fit, 1 MiB are left"):
         here.saver.save(here.image(pid))
 
     counting.advances()

@@ -42,6 +42,9 @@ HARMLESS = "Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self
             "Error (criu/image.c:494): Head magic doesn't match for cpuinfo.img",
             "its image is damaged (file cpuinfo.img): cancel",
         ),
+        ("Error (criu/protobuf.c:1): Unexpected EOF", "its image is damaged: cancel"),
+        ("Error (criu/protobuf.c:95): Failed unpacking object 0x7 from /core-1.img", "its image is damaged: cancel"),
+        ("Error (criu/vdso.c:1): vdso: ELF header magic mismatch", "its image is damaged: cancel"),
         ("Error (criu/sk-unix.c:874): unix: External socket is used. Consider using", "by a socket"),
         (
             "Error (criu/files-reg.c:1): Can't lookup mount=27 for fd=1 path=/tmp/out",

@@ -167,6 +167,20 @@ def test_an_image_of_an_earlier_boot_stays(kept: ImageStore, tmp_path: Path, chi
     assert [one.state for one in kept.entries()] == [WHOLE]
 
 
+def test_an_image_that_was_cut_is_not_restored(kept: ImageStore, tmp_path: Path, child: Child) -> None:
+    """CRIU would wait for the missing part of some files until its time is over."""
+    made = saver(kept, program(tmp_path / "criu", "sleep 60"))
+    entry = kept.begin(image_of(child), 1)
+    (entry.path / "pages-1.img").write_bytes(b"memory")
+    (entry.path / tools.SIZES).write_text("pages-1.img 60\n")
+    store.commit(entry)
+    entry.release()
+    with pytest.raises(CheckpointError, match=r"stays: its image is damaged \(file pages-1\.img\): cancel the job"):
+        made.restore(7, 1)
+
+    assert [one.state for one in kept.entries()] == [WHOLE]
+
+
 def test_a_restored_job_without_a_number_is_reported(kept: ImageStore, child: Child) -> None:
     """Somebody has removed the file: the administrator ends the job."""
     saved(kept, image_of(child))

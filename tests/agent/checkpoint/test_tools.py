@@ -61,7 +61,7 @@ def test_each_file_of_an_image_is_on_the_disk_before_it_is_whole(tmp_path: Path,
 
     assert status == 0
     assert sorted(synced[:-1]) == sorted(
-        f"1.1.new {name}" for name in (*(f"./{file}" for file in (*files, "opened")), ".")
+        f"1.1.new {name}" for name in (*(f"./{file}" for file in (*files, "opened", "sizes")), ".")
     )
     assert synced[-1] == f"1.1 {tmp_path}/images"
     assert [path.name for path in (tmp_path / "images").iterdir()] == ["1.1"]
