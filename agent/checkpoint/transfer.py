@@ -91,7 +91,8 @@ def _put_image(entry: Entry, put: Put) -> None:
     put(b"%s%d" % (MAGIC, len(header)))
     _put_parts(io.BytesIO(header), len(header), put)
     for name, size in sizes:
-        with open(entry.path / name, "rb", buffering=0) as file:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(entry.path / name, flags), "rb", buffering=0) as file:
             if not _put_parts(file, size, put):
                 msg = f"{name} has become shorter"
                 raise CheckpointError(msg)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drom.agent.checkpoint import images, store, transfer
-from drom.agent.checkpoint.images import RESTORING, WHOLE, CheckpointError, Quota
+from drom.agent.checkpoint.images import RESTORING, WHOLE, CheckpointError, NoRoomError, Quota
 from drom.agent.checkpoint.store import ImageStore
 
 from tests.agent.checkpoint.test_store import IMAGE, QUOTA, states, whole
+from tests.support.file_systems import fill, tiny_tmpfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -104,6 +105,38 @@ def test_a_file_that_the_disk_does_not_take_is_not_received(
         received(two, messages)
 
     assert states(two) == []
+
+
+@pytest.mark.system
+def test_a_disk_that_fills_meanwhile_keeps_nothing_of_an_image(
+    stores: tuple[ImageStore, ImageStore], tmp_path: Path
+) -> None:
+    """The image has no room there, which is no fault of its own, and comes once it has."""
+    with tiny_tmpfs(tmp_path / "small", "size=4m") as small:
+        kept = ImageStore(small / "images", QUOTA)
+        messages = sent(stores[0])
+
+        def fills() -> Iterator[bytes]:
+            for number, message in enumerate(messages):
+                if number == len(messages) - 1:
+                    fill(small / "full")
+                yield message
+
+        with pytest.raises(NoRoomError, match="was not received: No space left on device. Send it again."):
+            received(kept, fills())
+        assert states(kept) == []
+        (small / "full").unlink()
+        received(kept, messages)
+        assert states(kept) == [("7.3", WHOLE)]
+        kept.close()
+
+
+def test_a_link_in_an_image_is_not_followed(stores: tuple[ImageStore, ImageStore]) -> None:
+    """Nothing outside the image store is sent to another node."""
+    (stores[0].path / "7.3" / "pages-1.img").unlink()
+    (stores[0].path / "7.3" / "pages-1.img").symlink_to("/etc/passwd")
+    with pytest.raises(CheckpointError, match="was not sent in full: Too many levels of symbolic links"):
+        sent(stores[0])
 
 
 def test_what_a_killed_criu_has_left_is_not_sent(stores: tuple[ImageStore, ImageStore]) -> None:
