@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from drom.scheduler.live.cluster.quotas import Turns
 from drom.scheduler.live.cluster.spec import array_of, contract_of, without_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from drom.scheduler.live.cluster.dependencies import Wait
     from drom.scheduler.live.cluster.driver import Driver
@@ -294,23 +294,37 @@ class JobQueue:
     def share_out(self, controller: Driver, now: float) -> None:
         """Order the queue by shares, if users have shares: after each event, and when `ARRANGE` seconds have passed.
 
-        Fillers count for nothing: they have what nobody else wants.
+        Fillers count for nothing there: they have what nobody else wants. Among them those of the users whose fillers
+        have the fewest cores now come first.
         """
         state, usage = self._state, self._state.usage
         if usage is None or not (controller.has_news or now - self._arranged >= ARRANGE):
             return
         self._arranged = now
-        on_nodes = [job for number in controller.running if not (job := state.jobs[number]).spec.saving]
-        usage.advance(now, [(job.user.uid, sum(job.sizes.values())) for job in on_nodes])
-        numbers = sorted(controller.waiting)
-        jobs = [state.jobs[number] for number in numbers]
-        charges = [
-            0 if job.spec.saving else controller.size(job.number) * state.settings.limit(job.spec.time) for job in jobs
-        ]
-        found = fair_share.order(
-            np.array([job.priority for job in jobs], np.int64),
-            np.array([job.user.uid for job in jobs], np.int64),
-            np.array(charges, np.float64),
-            np.array([usage.of(job.user.uid) for job in jobs], np.float64),
-        )
-        controller.arrange([numbers[place] for place in found])
+        has, filled = list[tuple[int, int]](), Counter[int]()
+        for job in map(state.jobs.__getitem__, controller.running):
+            cores = sum(job.sizes.values())
+            if job.spec.saving:
+                filled[job.user.uid] += cores
+            else:
+                has.append((job.user.uid, cores))
+        usage.advance(now, has)
+        waiting = [state.jobs[number] for number in sorted(controller.waiting)]
+        regular = [job for job in waiting if not job.spec.saving]
+        fillers = [job for job in waiting if job.spec.saving]
+        limit, size = state.settings.limit, controller.size
+        charges = [size(job.number) * limit(job.spec.time) for job in regular]
+        numbers = _by_share(regular, charges, usage.of)
+        numbers += _by_share(fillers, [size(job.number) for job in fillers], filled.__getitem__)
+        controller.arrange(numbers)
+
+
+def _by_share(jobs: Sequence[Job], charges: Sequence[float], used: Callable[[int], float]) -> list[int]:
+    """Return the numbers of waiting jobs in the order of `fair_share.order`; `used` is called with users' uids."""
+    found = fair_share.order(
+        np.array([job.priority for job in jobs], np.int64),
+        np.array([job.user.uid for job in jobs], np.int64),
+        np.array(charges, np.float64),
+        np.array([used(job.user.uid) for job in jobs], np.float64),
+    )
+    return [jobs[place].number for place in found]

@@ -453,12 +453,24 @@ class ResourceController:
         most = {int(near): self._allowed(begins[:near], now) for near in np.unique(reach)}
         if not any((allowed > filled)[:, 0].any() for allowed in most.values()):
             return {}
-        found = self._at_home(waiting, [most[near] for near in reach.tolist()], filled)
+        allowed = [most[near] for near in reach.tolist()]
+        turn = np.isin(waiting[:, NUMBER], list(self._in_order(waiting, allowed, reach, filled.copy(), now)))
+        found = self._at_home(waiting[turn], [one for one, has in zip(allowed, turn, strict=True) if has], filled)
         rest = np.flatnonzero(~np.isin(waiting[:, NUMBER], list(found)))
+        return found | self._in_order(waiting[rest], [allowed[row] for row in rest], reach[rest], filled, now)
+
+    def _in_order(
+        self, waiting: Ints, most: Sequence[Ints], reach: Ints, filled: Ints, now: int
+    ) -> dict[int, dict[int, int]]:
+        """Return the fillers for which there is room in the order of the queue, which is added to `filled`.
+
+        `most` has what fillers may hold of each node for as long as each has to stay, which is equal for equal `reach`.
+        """
+        found: dict[int, dict[int, int]] = {}
         nothing = Held(*(np.zeros(shape, np.int64) for shape in (0, 0, (0, len(self._names)))))
-        ends = (np.flatnonzero(np.diff(reach[rest])) + 1)[: MOST_RUNS - 1]
-        for run in np.split(rest, ends) if rest.size else ():
-            room = np.maximum(most[int(reach[run].max())] - filled, 0)
+        ends = (np.flatnonzero(np.diff(reach)) + 1)[: MOST_RUNS - 1]
+        for run in np.split(np.arange(len(waiting)), ends) if len(waiting) else ():
+            room = np.maximum(most[int(run[reach[run].argmax()])] - filled, 0)
             machine = Machine(self._capacity, room, self._suited_nodes())
             for row, node, _ in decide(now, machine, _requests_of(waiting[run]), nothing, 0).rows.tolist():
                 found[int(waiting[run[row], NUMBER])] = {node: 1}
@@ -466,7 +478,7 @@ class ResourceController:
         return found
 
     def _at_home(self, waiting: Ints, most: Sequence[Ints], filled: Ints) -> dict[int, dict[int, int]]:
-        """Return the fillers for which there is room where their images are, which is added to `filled`.
+        """Return those of the next fillers for which there is room where their images are, which is added to `filled`.
 
         `most` has what fillers may hold of each node for as long as each of those that wait has to stay.
         """

@@ -501,6 +501,29 @@ def test_fillers_cost_their_users_no_share(tmp_path: Path) -> None:
     assert here.cluster.controller.waiting[0] == his.number
 
 
+def test_fillers_of_a_user_leave_gaps_to_those_of_others(tmp_path: Path) -> None:
+    """Under fair share, however many a user has submitted before; the order of regular jobs does not change."""
+    here = FakeCluster(tmp_path, RESOURCES, 1, replace(SETTINGS, half_life=3600.0), SIZES)
+    here.settle()
+    many = [submit(here, FILLER) for _ in range(8)]
+    his = here.cluster.submit(FILLER, BOB, here.now)
+    here.settle()
+    assert his.state == "pending"
+    regular = submit(here, REGULAR)
+    later = [here.cluster.submit(REGULAR, user, here.now) for user in (ANN, BOB)]
+    here.turn(11.0)
+    assert here.cluster.controller
+    assert here.cluster.controller.waiting[:3] == [later[1].number, later[0].number, many[0].number]
+    assert here.cluster.controller.waiting[3] == his.number
+    for job in later:
+        here.cluster.cancel(job.number, here.now, "cancelled")
+    here.nodes["n0"].end((regular.number, regular.attempt), 0)
+    here.settle()
+
+    assert his.state == "running"
+    assert [job.state for job in many].count("running") == 3
+
+
 def lacks_room_for_others(here: FakeCluster, name: str) -> None:
     """Let a node have room for no image of another one."""
     here.nodes[name].has_room = lambda start: not start.source
