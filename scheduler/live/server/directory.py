@@ -52,6 +52,8 @@ class Directory:
         self._last = 0
         """The greatest number of a home partition."""
         self._records: dict[str, Record] = {}
+        self._foreign: set[str] = set()
+        """Keys with values that no drom has written: they are skipped, and what was seen before them stays."""
         self._lease: Lease | None = None
         self._leads: tuple[str, ...] | None = None
         """What the key of this scheduler says that it leads."""
@@ -62,6 +64,7 @@ class Directory:
         """Add the home partition of this scheduler if it is new, and follow the directory from then on."""
         claim(self.etcd, self._address.prefix, self._cluster, PATIENCE, has_homes=True)
         self._load()
+        self._check()
         while self.home not in self.homes:
             number = self._last + 1
             if number > MOST_HOMES:
@@ -96,16 +99,24 @@ class Directory:
             self._unwatch()
         if self._watch is None:
             self._load()
+        self._check()
+
+    def _check(self) -> None:
+        """Raise StoreError if something else has written into the directory."""
+        if self._foreign:
+            raise StoreError(f"no drom has written {min(self._foreign)[:200]}: delete it")
 
     def _take(self, changes: Iterable[tuple[Record, bool]]) -> None:
         """Bring everything up to date: these records were written, or deleted."""
         for record, is_deleted in changes:
-            part = next((part for part in (self.free, self.nodes) if record.key.startswith(part.at)), None)
-            if part:
-                part.take(record, is_deleted=is_deleted)
-                continue
+            self._foreign.discard(record.key)
             self._records.pop(record.key, None)
-            if not is_deleted:
+            if part := next((part for part in (self.free, self.nodes) if record.key.startswith(part.at)), None):
+                try:
+                    part.take(record, is_deleted=is_deleted)
+                except StoreError:
+                    self._foreign.add(record.key)
+            elif not is_deleted:
                 self._records[record.key] = record
         self._read()
 
@@ -120,8 +131,8 @@ class Directory:
                 elif kind == "schedulers":
                     about = json.loads(one.value)
                     present[one.created] = Present(str(about["name"]), str(about["home"]), tuple(about["leads"]))
-            except (KeyError, TypeError, ValueError) as error:
-                raise StoreError(f"no drom has written {key[:200]}: delete it") from error
+            except (KeyError, TypeError, ValueError):
+                self._foreign.add(key)
         numbers = {names[number]: number for number in sorted(names, reverse=True)}  # two may have added it at once
         self.homes, self.present, self._last = dict(sorted(numbers.items())), present, max(names, default=0)
 
@@ -142,6 +153,7 @@ class Directory:
             revision = read_at
             found += records
         self._records.clear()
+        self._foreign.clear()
         self.free.clear()
         self.nodes.clear()
         self._take((one, False) for one in found)

@@ -150,15 +150,27 @@ def test_a_pool_that_no_drom_has_written_is_told(
     assert first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": EMPTY})
 
 
-@pytest.mark.parametrize(("key", "value"), [("homes/x", b"a"), ("homes/1", b"\xff"), ("schedulers/7", b"[]")])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("homes/x", b"a"), ("homes/1", b"\xff"), ("schedulers/7", b"[]"), ("nodes/n1", b"\xff"), ("free/a", b"[]")],
+)
 def test_keys_of_something_else_are_told(address: StoreAddress, key: str, value: bytes) -> None:
-    """They stop the start."""
+    """They stop the start. What comes with one is seen, and the sentence is repeated until the key is deleted."""
     one = replace(address, prefix=f"{address.prefix}/{key.replace('/', '-')}")
+    at, told = f"{one.prefix}/directory", rf"^no drom has written {one.prefix}/directory/{key}: delete it$"
     with closing(Directory(one, "drom", "s1", "a", LEASE)) as found:
         found.open()
-        Etcd(one).transact([], [put(f"{one.prefix}/directory/{key}", value)], "x", 5.0)
-        with pytest.raises(StoreError, match=r"^no drom has written .*/directory/.*: delete it$"):
+        writes = [put(f"{at}/{key}", value), put(f"{at}/nodes/n2", b"b"), put(f"{at}/homes/2", b"b")]
+        Etcd(one).transact([], writes, "x", 5.0)
+        with pytest.raises(StoreError, match=told):
             wait_until(found.advance, lambda: found.homes)
+        assert (found.nodes.seen, "b" in found.homes) == ({"n2": "b"}, True)
+        with pytest.raises(StoreError, match=told):
+            found.advance()
+        with closing(Directory(one, "drom", "s2", "a", LEASE)) as late, pytest.raises(StoreError, match=told):
+            late.open()
+        Etcd(one).transact([], [put(f"{at}/{key}", None)], "x", 5.0)
+        wait_until(lambda: sees(found), lambda: found._foreign)
 
 
 def test_what_etcd_has_forgotten_is_read_anew(opened: Callable[[str, str], Directory], etcd: list[Member]) -> None:
