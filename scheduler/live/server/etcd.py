@@ -209,6 +209,8 @@ class Etcd:
         self._pools = [self._pool(member) for member in address.members]
         self._turn = 0
         """The member that answered last."""
+        self._took = 0.0
+        """Seconds until its answer."""
         self._token = ""
 
     def _pool(self, member: str) -> urllib3.HTTPConnectionPool:
@@ -227,10 +229,11 @@ class Etcd:
         why: dict[int, str] = {}
         while (left := seconds - (passed := time.monotonic() - began)) > 0:
             number = self._turn % len(self._pools)
-            most = max(seconds / 8, passed / 2) if len(self._pools) > 1 else seconds
+            usual = min(2 * self._took, seconds / 2)
+            most = max(seconds / 8, passed / 2, usual) if len(self._pools) > 1 else seconds
             try:
                 with self._ask(path, body, max(min(most, left), SHORTEST)) as answer:
-                    return self._value(answer)
+                    value = self._value(answer)
             except _ElsewhereError as error:
                 if not (number in why and isinstance(error, _LateError)):  # a reason that is no timeout says more
                     why[number] = str(error)
@@ -238,6 +241,9 @@ class Etcd:
                 self._turn += 1
                 if failures % len(self._pools) == 0:
                     time.sleep(min(PAUSE, left))
+            else:
+                self._took = time.monotonic() - began - passed
+                return value
         raise SilentError("; ".join(why[number] for number in sorted(why)) or f"it has not answered for {seconds:g} s")
 
     def _ask(self, path: str, body: dict[str, Any], seconds: float) -> urllib3.BaseHTTPResponse:

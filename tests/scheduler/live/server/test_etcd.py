@@ -175,6 +175,35 @@ def test_tries_are_short_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tries == [(0, 0.3), (1, 0.3)]
 
 
+def test_tries_are_as_long_as_a_slow_etcd_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an answer that took long, short tries would all fail; one member alone never gets all the time."""
+    now, takes = [0.0], [0.75]
+    tries: list[float] = []
+
+    @contextlib.contextmanager
+    def slow(_: Etcd, __: str, ___: dict[str, object], seconds: float) -> Iterator[None]:
+        tries.append(round(seconds, 2))
+        now[0] += min(seconds, takes[0])
+        if seconds < takes[0]:
+            raise etcd_client._LateError("it does not answer")
+        yield
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: None)
+    monkeypatch.setattr(etcd_client, "time", clock)
+    monkeypatch.setattr(Etcd, "_ask", slow)
+    monkeypatch.setattr(Etcd, "_value", lambda *_: {})
+    etcd = Etcd(StoreAddress(("h1:1", "h2:1", "h3:1"), "drom"))
+    etcd.call("/v3/kv/txn", {}, 4.0)
+    assert tries == [0.5, 0.5, 0.5, 0.75]
+    tries.clear()
+    etcd.call("/v3/lease/keepalive", {}, 2.0)
+    assert tries == [1.0]
+    takes[0] = 9.0
+    with pytest.raises(StoreError):
+        etcd.call("/v3/lease/keepalive", {}, 2.0)
+    assert tries == [1.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     "text",
     [
