@@ -26,5 +26,9 @@ class NotYetError(ControlError):
     """Raised when an order cannot be accepted now but can be soon: the same order may be sent again then."""
 
 
+class ElsewhereError(NotYetError):
+    """Raised when another scheduler accepts the order; the message names it."""
+
+
 class SlurmError(DromError):
     """Raised when Slurm cannot be read or refuses something; the message is a sentence that says what to do."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from drom.agent.control import local_client
 from drom.agent.control.messages import AGENT, Service, _object, endpoint, request
-from drom.agent.errors import ControlError, NotYetError, RefusedError, UnreachableError
+from drom.agent.errors import ControlError, ElsewhereError, NotYetError, RefusedError, UnreachableError
 from drom.agent.ipc.runtime_dir import fault_of
 from drom.agent.system.paths import may_write
 from drom.agent.text import escaped
@@ -109,7 +109,8 @@ def _value(data: bytes, server: Service, who: str) -> Any:  # noqa: ANN401 - a J
     answer = _object(data)
     if "value" not in answer:  # the registration socket answers with a reason
         said = str(answer.get("error") or answer.get("reason") or f"{who} is of another version: restart it.")
-        kind = NotYetError if answer.get("again") is True else RefusedError
+        fields = {"elsewhere": ElsewhereError, "again": NotYetError}
+        kind = next((kind for field, kind in fields.items() if answer.get(field) is True), RefusedError)
         raise kind("\n".join(map(escaped, said.split("\n"))))
     return answer["value"] if server is not AGENT or _is_plain(data) else _plain(answer["value"])
 

@@ -22,7 +22,7 @@ import zmq
 from drom.agent.control.access import MOST_CONNECTIONS
 from drom.agent.control.messages import MAX_MESSAGE, MOST_BRACKETS, PROTOCOL, endpoint
 from drom.agent.control.zmtp import PublisherServer, ZmtpServer
-from drom.agent.errors import ControlError, NotYetError
+from drom.agent.errors import ControlError, ElsewhereError, NotYetError
 from drom.agent.model.caller import Caller
 from drom.agent.system.connections import MOST_HELD, TURN_SECONDS
 
@@ -160,6 +160,8 @@ def _reply(
         value = {"ok": False, "error": str(error)}
         if isinstance(error, NotYetError):
             value["again"] = True
+        if isinstance(error, ElsewhereError):
+            value["elsewhere"] = True
     return _encoded(value)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from drom.agent.errors import ControlError
+from drom.agent.errors import ElsewhereError
 
 from tests.support.agents import environment, lives, wait_until
 from tests.support.clusters import UNCOMPILED
@@ -65,7 +65,7 @@ def test_a_standby_takes_over_from_a_killed_scheduler(here: Schedulers) -> None:
     about = environment(DROM_QUEUE=f"{first.state},{second.state}", **UNCOMPILED)
     done = subprocess.run(words, env=about, capture_output=True, text=True, check=False)
     assert (done.returncode, f"{long} " in done.stdout) == (0, True), done.stderr
-    with pytest.raises(ControlError, match=r"^this scheduler stands by for the one on .*: ask that one\.$"):
+    with pytest.raises(ElsewhereError, match=r"^this scheduler stands by for the one on .*: ask that one\.$"):
         first.ask("queue")
 
     assert second.end() == 0

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.control import client
 from drom.agent.control.remote import HANDSHAKE_MS, RemoteAddress
-from drom.agent.errors import ControlError, NotYetError, UnreachableError
+from drom.agent.errors import ControlError, ElsewhereError, NotYetError, UnreachableError
 from drom.agent.system.paths import default_keys
 from drom.scheduler.errors import SchedulerError
-from drom.scheduler.live.cluster.homes import ASK_THAT, merged, parts_of
+from drom.scheduler.live.cluster.homes import merged, parts_of
 from drom.scheduler.live.cluster.paging import all_pages
 from drom.scheduler.live.cluster.spec import SERVICE
 
@@ -93,11 +93,6 @@ def _ask(places: Sequence[Place], order: str, **fields: object) -> Any:  # noqa:
             except (NotYetError, UnreachableError) as error:  # another one may lead
                 failures.append(error)
         if time.monotonic() >= until:
-            raise min(reversed(failures), key=_says_little)
+            raise min(reversed(failures), key=lambda error: isinstance(error, (ElsewhereError, UnreachableError)))
         patience_ms = patience_ms and min(2 * patience_ms, HANDSHAKE_MS)
         time.sleep(AGAIN)
-
-
-def _says_little(failure: ControlError) -> bool:
-    """Return whether a failure only refers to another scheduler, or is of one that cannot be reached."""
-    return isinstance(failure, UnreachableError) or str(failure).endswith(ASK_THAT)

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 SPAN = 100_000_000
 """The most jobs of a home partition, counted from its first one."""
 MOST_HOMES = 1000
-ASK_THAT = "ask that one."
-"""The end of the answer of a scheduler that refers to another one."""
 
 
 def parse_home(text: str) -> str:

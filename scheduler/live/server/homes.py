@@ -11,12 +11,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from drom.agent.errors import ControlError, NotYetError
+from drom.agent.errors import ControlError, ElsewhereError, NotYetError
 from drom.agent.execution import protocol as say
 from drom.agent.text import NODE
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.cluster import home_rules
-from drom.scheduler.live.cluster.homes import ASK_THAT, adopters, first_job, home_of
+from drom.scheduler.live.cluster.homes import adopters, first_job, home_of
 from drom.scheduler.live.cluster.lending import EMPTY
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
 from drom.scheduler.live.server.etcd import StoreError
@@ -250,7 +250,7 @@ class Homes(Generic[S]):
     def _turn_away(self, peer: Peer, hello: say.Hello, home: str) -> None:
         """Refer an agent to the scheduler that leads the home partition that has its node."""
         try:
-            reason = self._where(home)
+            reason = str(self._where(home))
         except ControlError as error:
             reason = str(error)
         else:
@@ -258,14 +258,14 @@ class Homes(Generic[S]):
                 self._put_off[peer] = hello.node, hello.home
         self._desk.answer(peer, say.No(reason))
 
-    def _where(self, home: str) -> str:
-        """Return where a home partition is led. Raises ControlError for one that does not exist."""
+    def _where(self, home: str) -> NotYetError:
+        """Return the error that says where a home partition is led. Raises ControlError for one that does not exist."""
         if home not in self._directory.homes:
             raise ControlError(home_rules.no_home(home, self._directory.homes))
         leader = self._leader(home)
         if not leader:
-            return f"no scheduler leads home partition {home} at present: try again in a moment."
-        return f"home partition {home} is led by the scheduler on {leader.name}: {ASK_THAT}"
+            return NotYetError(f"no scheduler leads home partition {home} at present: try again in a moment.")
+        return ElsewhereError(f"home partition {home} is led by the scheduler on {leader.name}: ask that one.")
 
     def _leader(self, home: str) -> Present | None:
         return next((one for one in self._directory.present.values() if home in one.leads), None)
@@ -283,7 +283,7 @@ class Homes(Generic[S]):
         if home is None:
             return {"schema_version": SCHEMA_VERSION, "ask_homes": self._directory.homes}
         if home not in self._servers:
-            raise NotYetError(self._where(home))
+            raise self._where(home)
         return self._servers[home].answer(order, caller)
 
     def _home(self, order: dict[str, Any]) -> str | None:

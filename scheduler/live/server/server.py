@@ -303,7 +303,7 @@ class Server:
         assert self.waiting  # noqa: S101 - it is the caller
         if len(self._put_off) < MOST_PUT_OFF:  # others introduce themselves within seconds
             self._put_off.add(said.peer)
-        self._desk.answer(said.peer, say.No(self.waiting.sentence))
+        self._desk.answer(said.peer, say.No(str(self.waiting.refusal)))
 
     def _stop(self) -> None:
         self._running = False

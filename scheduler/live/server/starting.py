@@ -8,9 +8,8 @@ import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NoReturn
 
-from drom.agent.errors import NotYetError
+from drom.agent.errors import ElsewhereError, NotYetError
 from drom.scheduler.live.cluster.driver import prepare
-from drom.scheduler.live.cluster.homes import ASK_THAT
 from drom.scheduler.live.server.etcd import StoreError
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Waiting(ABC):
 
     @property
     @abstractmethod
-    def sentence(self) -> str:
+    def refusal(self) -> NotYetError:
         """The answer to orders."""
 
     @property
@@ -42,7 +41,7 @@ class Waiting(ABC):
 
     def refuse(self, _order: dict[str, object], _caller: Caller) -> NoReturn:
         """Raise NotYetError: no order is accepted yet."""
-        raise NotYetError(self.sentence)
+        raise self.refusal
 
 
 class Starting(Waiting):
@@ -61,9 +60,9 @@ class Starting(Waiting):
         return self._is_over
 
     @property
-    def sentence(self) -> str:
+    def refusal(self) -> NotYetError:
         """The answer to orders."""
-        return "the scheduler is starting and compiles its policy: try again in a minute."
+        return NotYetError("the scheduler is starting and compiles its policy: try again in a minute.")
 
     @property
     def status(self) -> str:
@@ -112,11 +111,11 @@ class Standby(Waiting):
         return leads
 
     @property
-    def sentence(self) -> str:
+    def refusal(self) -> NotYetError:
         """The answer to orders."""
         if not self._rows.leader:
-            return "no scheduler leads at present: try again in a moment."
-        return f"this scheduler stands by for the one on {self._rows.leader}: {ASK_THAT}"
+            return NotYetError("no scheduler leads at present: try again in a moment.")
+        return ElsewhereError(f"this scheduler stands by for the one on {self._rows.leader}: ask that one.")
 
     @property
     def status(self) -> str:

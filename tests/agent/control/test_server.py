@@ -24,7 +24,7 @@ from drom.agent.control.client import Connection, order, signals
 from drom.agent.control.messages import endpoint
 from drom.agent.control.server import Server
 from drom.agent.control.zmtp import ZmtpServer, frame
-from drom.agent.errors import ControlError
+from drom.agent.errors import ControlError, ElsewhereError, NotYetError, RefusedError
 from drom.agent.model.caller import Caller
 from drom.agent.system import paths
 from drom.agent.system.connections import TURN_SECONDS
@@ -115,6 +115,17 @@ class TestOrders:
         with pytest.raises(ControlError, match=r"^there is no job x: see `drom ps`\.$"):
             ask(server, lambda: order(folder, "resize"), refuse)
         assert ask(server, lambda: order(folder, "ps"), lambda *_: 1) == 1
+
+    @pytest.mark.parametrize("kind", [RefusedError, NotYetError, ElsewhereError])
+    def test_the_kind_of_a_refusal_arrives(self, server: Server, folder: Path, kind: type[ControlError]) -> None:
+        """The caller can tell whether to send the order again, and whether to another scheduler."""
+
+        def refuse(_order: dict[str, Any], _caller: Caller) -> None:
+            raise kind("not now.")
+
+        with pytest.raises(ControlError) as caught:
+            ask(server, lambda: order(folder, "resize"), refuse)
+        assert type(caught.value) is kind
 
     @pytest.mark.parametrize(
         "frames",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drom.agent.control import client, local_client
 from drom.agent.control.zmtp import frame
-from drom.agent.errors import ControlError, NotYetError, UnreachableError
+from drom.agent.errors import ControlError, ElsewhereError, NotYetError, UnreachableError
 from drom.scheduler.live.cli import places
 
 from dromlib.subscription import COMMAND, GREETING, READY
@@ -72,7 +72,7 @@ def test_the_reason_of_the_scheduler_that_leads_is_told(monkeypatch: pytest.Monk
     """A scheduler that refers to another one, or cannot be reached, says less, whichever is asked first."""
     monkeypatch.setattr(places, "PATIENCE", 0.01)
     why = NotYetError("the queue cannot be written now, so nothing was changed: etcd does not answer.")
-    refers = NotYetError("home partition p1 is led by the scheduler on s1: ask that one.")
+    refers = ElsewhereError("home partition p1 is led by the scheduler on s1: ask that one.")
     for answers in ((why, refers), (refers, why), (why, GONE)):
         asked(monkeypatch, *answers * 100)
         with pytest.raises(NotYetError, match=r"^the queue cannot be written now, .* does not answer\.$"):

@@ -8,7 +8,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from drom.agent.errors import ControlError, NotYetError
+from drom.agent.errors import ControlError, ElsewhereError, NotYetError
 from drom.agent.execution import protocol as say
 from drom.agent.observe.log import Log
 from drom.scheduler.live.cli import tables
@@ -174,7 +174,7 @@ def test_orders_reach_the_home_partition_that_they_concern(place: Place) -> None
         {"order": "job", "array": NEXT, "index": 3},
     ]
     for order in orders:
-        with pytest.raises(NotYetError, match=there):
+        with pytest.raises(ElsewhereError, match=there):
             answer(order, CALLER)
     with pytest.raises(ControlError, match=r"^there is no home partition .*: choose --home-partition from p1, p2\.$"):
         answer({"order": "nodes", "home": ["p1"]}, CALLER)
