@@ -77,13 +77,11 @@ def cost_of_nodes(world: World, job: int) -> int:
 def charge(world: World, job: int) -> None:
     """Charge a job for a change of its nodes since this was last called, at its present speed."""
     s, size, before, after = world.scalars, world.jobs.nodes[job], world.charged[job], world.away[job]
-    if before == after:
-        return
     price = in_work(cost_of_nodes(world, job), world.rate[job])
     world.left[job] += price
     world.jobs.lost[job] += price
     world.charged[job] = after
-    s[NODE_CHANGES] += 1
+    s[NODE_CHANGES] += before != after
     s[DATA_MOVED] += NODE_UNIT * size * abs(after - before) // (size - min(before, after))
 
 
