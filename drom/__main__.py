@@ -18,6 +18,7 @@ from drom.agent.system.python_command import SERVE
 
 def main() -> None:
     """Run the command line and exit with its status: 0 done, 1 refused or failed, 2 usage."""
+    _end_at_ctrl_c()
     _open_missing_streams()
     _unbuffer_errors()
     _restore_locale()
@@ -26,9 +27,6 @@ def main() -> None:
     if sys.argv[1:2] == ["run"]:
         launch(sys.argv[2:])
     forgo_blas_threads()
-    if sys.argv[1:2] in (["agent"], [SERVE]):
-        # Until the daemon has its own handlers, Ctrl-C simply ends it: nothing is open yet.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.argv[1:2] == [SERVE]:
         set_title("drom-agent", *sys.argv[3:])
         from drom.agent.daemon import startup
@@ -43,6 +41,16 @@ def main() -> None:
         run_app()
     finally:
         gc.freeze()  # otherwise Python searches all objects for cycles once more, for up to a quarter of a second
+
+
+def _end_at_ctrl_c() -> None:
+    """Let Ctrl-C end this process without a traceback until its command has begun: nothing is open yet.
+
+    `drom` has blocked it while Python started. A caller that ignores it keeps doing so.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _restore_locale() -> None:

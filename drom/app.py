@@ -155,7 +155,7 @@ def run_app() -> None:
             stream.reconfigure(errors="backslashreplace")  # for characters that the encoding lacks
     status: int | str
     try:
-        status = command_line(*sys.argv[1:2])(prog_name="drom", standalone_mode=False) or 0
+        status = _imported(sys.argv[1:2])(prog_name="drom", standalone_mode=False) or 0
         sys.stdout.flush()
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):  # typer turns this error into an exit
@@ -172,6 +172,14 @@ def run_app() -> None:
         if isinstance(status, str):
             status = failure(status)
     sys.exit(status)
+
+
+def _imported(name: list[str]) -> typer.Typer:
+    """Return the command line for a command, in which Ctrl-C then raises KeyboardInterrupt; the agent has handlers."""
+    found = command_line(*name)
+    if name != ["agent"] and signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return found
 
 
 def _nobody_reads() -> int:

@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +24,6 @@ from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 COMMANDS = (
     "agent",
@@ -402,6 +404,39 @@ def test_a_reader_that_has_seen_enough_ends_it_as_a_program_of_c(arguments: list
         os.close(writes)
 
     assert (done.returncode, done.stderr) == (141, "")
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from drom.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["drom.app", "typer", "drom.scheduler.live.cli.commands"])
+def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(module: str) -> None:
+    """The signal ends the process, as it does a program of C; no import can catch it and go on."""
+    command = [sys.executable, "-c", INTERRUPTED.replace("sys.argv[1]", repr(module)), "nodes", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_ctrl_c_waits_while_python_starts(tmp_path: Path) -> None:
+    """`drom` blocks SIGINT for the Python that it becomes, which would print a traceback."""
+    shutil.copy(Path(sys.executable).with_name("drom"), tmp_path)
+    asked = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    (tmp_path / "drom-cli").write_text(f"#!{sys.executable}\n{asked}\n")
+    done = subprocess.run([tmp_path / "drom", "nodes"], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_a_fault_of_ours_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

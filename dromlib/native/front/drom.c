@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,10 @@ static int run_python(int argc, char **argv)
     words[2] = script;
     for (int i = 1; i < argc; i++)
         words[2 + i] = argv[i];
+    sigset_t interrupt; /* Python would print a traceback on Ctrl-C; drom-cli unblocks it */
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, NULL);
     execv(python, words);
     dromi_say("cannot run %s, the Python that drom is installed for (%s): %s.", python, strerror(errno),
               errno == EACCES ? "install drom for one that every user may run" : "install drom again");
