@@ -193,14 +193,14 @@ class Agents:
         if self._executions.ranks.may_leave(part):
             self._executions.ranks.left(part, now)
             return
-        launcher = node.name == job.launcher
+        launcher, at = node.name == job.launcher, message.time - node.skew
         if launcher and job.started is None and message.began:  # while no scheduler was there
             job.started = min(now, max(job.submitted, message.began - node.skew))
             self._outbox.record(job, job.started, "started")
-        if launcher and job.verdict == TIMEOUT and message.time - node.skew < (job.started or 0.0) + job.limit:
+        if launcher and job.verdict == TIMEOUT and at < (job.started or 0.0) + job.limit:
             job.verdict = ""  # it had ended in time, but its agent could not report that
+        job.over = min(now, max(job.started or 0.0, job.over or 0.0, at))
         if launcher:
-            job.over = min(now, max(job.started or 0.0, message.time - node.skew))
             job.status = message.status
         if launcher or message.over_memory:
             job.reason = job.reason or message.note or self._fillers.why_not_saved(job)

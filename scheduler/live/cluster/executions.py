@@ -426,7 +426,7 @@ class Executions:
             self._hold_if_often_lost(job, now)
             self._queue.enqueue(job, now)
         else:
-            self._queue.finish(job, job.verdict, now, job.reason)
+            self._queue.finish(job, job.verdict, now, job.reason, ended=job.over)
 
     def _hold_if_often_lost(self, job: Job, now: float) -> None:
         if job.losses >= MOST_LOSSES:

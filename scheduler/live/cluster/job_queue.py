@@ -178,9 +178,12 @@ class JobQueue:
             self.dependencies.leave(job)
         self._affected = deque(one for one in self._affected if one[0] < jobs[0].number)
 
-    def finish(self, job: Job, state: str, now: float, reason: str) -> None:
-        """Give a job that is on no node its final state, and check the jobs that wait for it."""
-        self._conclude(job, state, now, reason)
+    def finish(self, job: Job, state: str, now: float, reason: str, ended: float | None = None) -> None:
+        """Give a job that is on no node its final state, and check the jobs that wait for it.
+
+        Its programs `ended` before if that was while no agent or no scheduler was there to report it.
+        """
+        self._conclude(job, state, now if ended is None else ended, reason)
         self.tell_dependents(job, now)
 
     def _conclude(self, job: Job, state: str, now: float, reason: str) -> None:

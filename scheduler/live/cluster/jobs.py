@@ -46,9 +46,9 @@ class Job:
     `shares` are the cores planned for it, by name of node, in the order in which it got the nodes: the first one starts
     it. `devices` are the identities, from 0, of the counted resources that it has, by node and resource. `left` are the
     nodes that it has not left yet, `acknowledged` those that have reported that they started it. `sizes` are its cores
-    by node according to its history. `verdict` is its state once it has left all nodes, if that is decided before. Its
-    own program ended at the time `over`, although it may not have left all nodes. `losses` counts its losses soon after
-    its start since it was last released. `holder` is the name of the last user who held it. In an array of jobs it has
+    by node according to its history. `verdict` is its state once it has left all nodes, if that is decided before. The
+    last of its parts that have ended did so at the time `over`. `losses` counts its losses soon after its start since
+    it was last released. `holder` is the name of the last user who held it. In an array of jobs it has
     an `index`, and `array` is the number of the array's first job. `notified` says whether this attempt was sent the
     signal that it asked for before its limit. `ranks` are the tasks that it is to have by node, if they may be more
     than its cores (0: they leave the node or have left it), and `wants` the fewest and most cores that its programs

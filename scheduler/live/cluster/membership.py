@@ -260,6 +260,4 @@ class Membership:
             self._executions.lose(job, f"node {node.name} went down", now)
             self._state.placements.remove(part)
             self._executions.end(job, job.verdict, now)
-            if job.is_final and job.over is not None:
-                job.ended = job.over
         self.refresh(node)

@@ -1157,6 +1157,32 @@ def test_a_job_that_has_ended_while_nobody_heard_is_no_timeout(tmp_path: Path, a
     here.store.close()
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("scheduler_is_there", [False, True])
+def test_a_job_has_ended_when_its_programs_have_and_not_when_that_is_reported(
+    tmp_path: Path, nodes: int, *, scheduler_is_there: bool
+) -> None:
+    """Its history, its run time and what it pays say so, whether the scheduler or the agents were away meanwhile."""
+    here = FakeCluster(tmp_path, POLICY, nodes)
+    here.settle()
+    job = here.submit(spec(nodes, 60))
+    assert job
+    here.settle()
+    if not scheduler_is_there:
+        here.crash()
+    here.now += 50.0
+    ended = here.now
+    for node in here.nodes.values():
+        node.end((job.number, 1), 0)
+    here.now += 5000.0
+    here.settle()
+
+    found, last = here.store.job(job.number), here.store.history(job.number, job.number)[-1]
+    assert found
+    assert (found.state, found.ended, last.what, last.at) == ("completed", ended, "completed", ended)
+    here.store.close()
+
+
 def test_a_job_that_has_not_started_is_no_timeout(tmp_path: Path) -> None:
     """The job waits again when its node is given up, and then has its whole time limit."""
     here = FakeCluster(tmp_path, POLICY, 1, GIVING_UP)
