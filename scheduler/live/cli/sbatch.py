@@ -37,6 +37,10 @@ FLAGS = {"--hold": "-H", "--no-requeue": "", "--parsable": "", "--wait": "-W"}
 """Options without a value that mean the same here."""
 USUAL = ("--requeue",)
 """Options without a value that say what drom does anyway."""
+FILES = ("--output", "--error", "--input")
+"""Options whose value is the name of a file, in which letters after a % mean something."""
+LETTERS = {"%N": "%n", "%J": "%j"}
+"""The letters that have other names here."""
 PER_NODE = ("--gres", "--gpus-per-node")
 """Counted resources of each node."""
 _OTHERS = """
@@ -71,6 +75,8 @@ def _translated(name: str, value: str) -> list[str] | None:
     if name in PER_NODE:
         amounts = [_amount(part, name) for part in value.split(",")]
         return [f"--resources={','.join(amounts)}"] if all(amounts) else None
+    if name in FILES:
+        value = re.sub("%.", lambda found: LETTERS.get(found[0], found[0]), value)
     if name in SAME or name in RENAMED:
         return [f"{RENAMED.get(name, name)}={value}"]
     return None

@@ -154,10 +154,7 @@ def _read_input() -> str:
     if len(data) > LARGEST:
         msg = f"the script on standard input is longer than {LARGEST >> 10} KiB: put data into a file."
         raise SchedulerError(msg)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise SchedulerError("standard input is not a script: to run a program write drom submit -- PROGRAM") from error
+    text = _decoded(data, "standard input", "PROGRAM")
     if not text.strip():
         raise SchedulerError("a job needs a command: write drom submit -- COMMAND, or name a script.")
     return text
@@ -165,14 +162,24 @@ def _read_input() -> str:
 
 def _read(path: str) -> str:
     try:
-        text = Path(path).read_text()
-    except UnicodeDecodeError as error:
-        msg = f"{path} is not a script: to run a program write drom submit -- {path}"
-        raise SchedulerError(msg) from error
+        data = Path(path).read_bytes()
     except OSError as error:
         msg = f"the script {path} cannot be read: {reason_of(error)}."
         raise SchedulerError(msg) from error
+    text = _decoded(data, path, path)
     if not text.strip():
         msg = f"the script {path} is empty: write #!/bin/sh and below it the commands."
         raise SchedulerError(msg)
     return text
+
+
+def _decoded(data: bytes, name: str, program: str) -> str:
+    """Return the text of a script, with the line ends of Unix. Raises SchedulerError if it is not UTF-8."""
+    try:
+        return data.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        if data.startswith(b"#!"):
+            msg = f"{name} is not UTF-8 text: convert it, such as with iconv -f latin1 -t utf-8."
+        else:
+            msg = f"{name} is not a script: to run a program write drom submit -- {program}"
+        raise SchedulerError(msg) from error

@@ -461,9 +461,10 @@ def parse_time(text: str) -> int:
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes in a size as sbatch takes it: ``4G``, ``800M``, and MiB without a unit. Raises `WordError`."""
+    """Return the bytes in a size as sbatch takes it: ``4G``, ``4gb``, and MiB without a unit. Raises `WordError`."""
+    found = re.fullmatch("([0-9]+)(?:([kmgt])(?:i?b)?)?", text, re.ASCII | re.IGNORECASE)
     try:
-        return parse_size(f"{text}M" if text.isdigit() else text)
+        return parse_size(f"{found[1]}{found[2] or 'M'}".upper() if found else text)
     except WordError:
         msg = f"{text[:40]!r} is not a size: write for example 800M or 4G."
         raise WordError(msg) from None

@@ -447,7 +447,7 @@ def test_lines_for_sbatch_are_told_of(
     path = script(
         tmp_path,
         "#SBATCH --nodes=2 --mail-type=ALL -p long",
-        "#SBATCH -H --gres=gpu:a100:2 --mem 3G --signal=B:USR1@30",
+        "#SBATCH -H --gres=gpu:a100:2 --mem 3GB --signal=B:USR1@30 -o %x_%N-%J-%%N",
     )
     submit("--nodes", "3", path)
     said = capsys.readouterr()
@@ -456,10 +456,10 @@ def test_lines_for_sbatch_are_told_of(
     warning = f"drom: {path}: these options of sbatch are left out: --mail-type: see drom submit --help\n"
     assert (said.out, said.err) == ("Submitted job 1\n", warning)
     assert capsys.readouterr().err == f"drom: the #SBATCH lines of {path} are ignored, as it has #DROM lines.\n"
-    fields = ("nodes", "hold", "resources", "memory", "partition", "signal")
+    fields = ("nodes", "hold", "resources", "memory", "partition", "signal", "output")
     assert [tuple(job[name] for name in fields) for job in submitted] == [
-        (3, True, {"gpu": 2}, 3 << 30, "long", "B:USR1@30"),
-        (2, False, {}, 0, "", ""),
+        (3, True, {"gpu": 2}, 3 << 30, "long", "B:USR1@30", "%x_%n-%j-%%N"),
+        (2, False, {}, 0, "", "", "drom-%j.out"),
     ]
 
 
@@ -479,6 +479,7 @@ def test_a_script_may_come_on_standard_input(
     for text, sentence in (
         (b"", "a job needs a command: "),
         (b"\xff\xfe", "standard input is not a script: "),
+        (b"#!/bin/sh\n# f\xfcr\ntrue\n", "standard input is not UTF-8 text: convert it, such as with iconv "),
         (b"true", "the first line of a script must name its interpreter: "),
         (b"#" * (600 << 10), "the script on standard input is longer than 512 KiB: "),
     ):
@@ -488,6 +489,23 @@ def test_a_script_may_come_on_standard_input(
             with pytest.raises(SchedulerError, match=f"^{sentence}"):
                 submit()
     assert len(submitted) == 2
+
+
+def test_a_script_is_utf8_with_ends_of_lines_of_unix_or_windows(
+    submitted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A script in a file and on standard input arrive alike, and a carriage return within a line stays."""
+    path = tmp_path / "from_windows"
+    path.write_bytes("#!/bin/sh\r\necho f\xfcr 1\r2\r\n".encode())
+    submit(str(path))
+    with path.open(encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        submit()
+    assert [job["script"] for job in submitted] == ["#!/bin/sh\necho f\xfcr 1\r2\n"] * 2
+
+    path.write_bytes("#!/bin/sh\necho f\xfcr\n".encode("latin1"))
+    with pytest.raises(SchedulerError, match=rf"^{path} is not UTF-8 text: convert it, such as with iconv "):
+        submit(str(path))
 
 
 def test_a_checkpoint_is_that_of_a_filler(submitted: list[dict[str, Any]]) -> None:

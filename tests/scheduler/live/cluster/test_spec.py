@@ -72,14 +72,25 @@ def test_other_times_are_refused(text: str) -> None:
         parse_time(text)
 
 
-@pytest.mark.parametrize(("text", "size"), [("4000", 4000 << 20), ("4000M", 4000 << 20), ("4G", 4 << 30), ("8K", 8192)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4000", 4000 << 20),
+        ("4000M", 4000 << 20),
+        ("8K", 8192),
+        *((f"4{unit}", 4 << 30) for unit in ("G", "g", "GB", "gb", "GiB")),
+    ],
+)
 def test_memory_is_read_as_sbatch_does(text: str, size: int) -> None:
-    """A number without a unit is one of MiB."""
+    """A number without a unit is one of MiB; units may be written in other ways."""
     assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "0G", "4B", "4X", "4GBB", "4 G", "1.5G", "-1", "G", "\u0663", "9" * 99])
+def test_other_sizes_are_refused(text: str) -> None:
+    """With a sentence."""
     with pytest.raises(WordError, match=r"^'.*' is not a size: write for example 800M or 4G\.$"):
-        parse_memory(f"{text}B")
-    with pytest.raises(WordError, match=r"^'0' is not a size: "):
-        parse_memory("0")
+        parse_memory(text)
 
 
 def test_lists_are_read() -> None:
