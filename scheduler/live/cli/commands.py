@@ -524,12 +524,12 @@ def job(number: Number, scheduler: Where, json: AsJson = False) -> None:
     _print(_ask(scheduler, "job", **which), tables.job, as_json=json)
 
 
-def _named(parse: Callable[[str], T], text: str) -> T:
-    """Return the jobs that an argument names. Raises BadParameter."""
+def _named(parse: Callable[[str], T], text: str, argument: str = "JOB") -> T:
+    """Return the jobs or nodes that an argument names. Raises BadParameter."""
     try:
         return parse(text)
     except WordError as error:
-        raise typer.BadParameter(str(error), param_hint="'JOB'") from error
+        raise typer.BadParameter(str(error), param_hint=f"'{argument}'") from error
 
 
 def _ranges(jobs: Sequence[str]) -> list[list[int]]:
@@ -734,16 +734,30 @@ def _homes(where: str) -> dict[str, Any]:
 
 @app.command()
 def drain(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The name of a node.")],
+    given: Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes, such as n1 or n[3-5].")],
     scheduler: Where,
     reason: Annotated[str, typer.Option(help="The reason, shown to other users.")] = "drained",
-    undo: Annotated[bool, typer.Option("--undo", help="Allow jobs to start on the node again.")] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Remove a node that is down permanently.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Allow jobs to start on the nodes again.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove nodes that are down permanently.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Start no more jobs on a node; the running ones continue."""
+    """Start no more jobs on nodes; the running ones continue."""
     if undo and forget:
         raise typer.BadParameter("--undo and --forget contradict each other: give one of them.")
-    value = _ask(scheduler, "drain", node=node, reason="" if undo else reason or "drained", forget=forget)
-    done = f"Jobs may start on node {node} again" if undo else f"Drained node {node}"
-    _print(value, lambda _: [f"Forgot node {node}" if forget else done], as_json=json)
+    why = "" if undo else reason or "drained"
+    done = "Forgot node {}" if forget else "Jobs may start on node {} again" if undo else "Drained node {}"
+    answer: dict[str, Any] = {}
+    refused: list[str] = []
+    for name in dict.fromkeys(name for text in given for name in _named(parse_nodes, text, "NODE")):
+        try:
+            value = _ask(scheduler, "drain", node=name, reason=why, forget=forget)
+        except errors.RefusedError as error:  # noqa: PERF203 - the others are drained
+            refused.append(str(error))
+        else:
+            answer = value | {"nodes": [*answer.get("nodes", ()), *value["nodes"]]}
+            if not json:
+                output.say(done.format(name))
+    if json and answer:
+        output.emit(tables.for_scripts(answer))
+    if refused:
+        raise SchedulerError("\n".join(dict.fromkeys(refused)))

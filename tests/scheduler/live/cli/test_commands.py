@@ -406,6 +406,30 @@ def test_a_queue_that_is_watched_outlives_its_scheduler(
     assert (said.out, said.err) == (f"{tables.EMPTY}\n" * 2, "no scheduler answers.\n")
 
 
+def test_several_nodes_are_drained_by_one_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each node is drained once; those that cannot be are named at the end, and the command fails."""
+    asked: list[tuple[str, str]] = []
+
+    def ask(_where: str, _order: str, *, node: str, reason: str, forget: bool) -> dict[str, Any]:
+        assert not forget
+        if node == "n4":
+            raise RefusedError("there is no node n4: see drom nodes.")
+        asked.append((node, reason))
+        return {"schema_version": 1, "time": 0.0, "nodes": [{"name": node}]}
+
+    monkeypatch.setattr(commands, "_ask", ask)
+    with pytest.raises(SchedulerError, match=r"^there is no node n4: see drom nodes\.$"):
+        drom("drain", "--scheduler", "here", "n1", "n[3-5],n1", "--reason", "fan")
+    assert capsys.readouterr().out == "Drained node n1\nDrained node n3\nDrained node n5\n"
+    drom("drain", "--scheduler", "here", "n1", "n2", "--undo", "--json")
+    assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["n1", "n2"]
+    assert asked == [("n1", "fan"), ("n3", "fan"), ("n5", "fan"), ("n1", ""), ("n2", "")]
+    with pytest.raises(typer.BadParameter, match="is not a list of nodes: write for example"):
+        drom("drain", "--scheduler", "here", "n[3")
+
+
 @pytest.mark.parametrize("name", ["chart", "chart.bmp", ".png"])
 def test_a_picture_of_no_known_kind_is_wrong_usage(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Before the scheduler is asked for what has run."""
