@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from drom.agent.errors import ControlError
 from drom.agent.execution.devices import GPU
-from drom.agent.text import LAST_MOMENT, cut_middle, duration, in_words
+from drom.agent.text import LAST_MOMENT, counted, cut_middle, duration, in_words
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live import accounting
 from drom.scheduler.live.cluster import admission, explain
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.server.stored_cluster import StoredCluster
 
 MOST_SAID = 20
-"""Reasons in an answer why jobs were not changed."""
+"""Reasons in an answer why jobs were not changed; the others are counted."""
 MOST_SIGNALS = 64
 WITHOUT_TRACE = frozenset({"submit", "queue", "job", "nodes", "homes", "history"})
 """Orders that leave nothing in memory when they fail; after a failure of any other the queue is read again."""
@@ -160,7 +160,10 @@ class UserOrders:
         rows = list(map(self._overview, changed))
         about = {"schema_version": SCHEMA_VERSION, "time": self._stored.clock(), "jobs": rows}
         after = chosen[MOST_AT_ONCE - 1].number if len(chosen) > MOST_AT_ONCE else None
-        return about | {"refused": list(refused)[:MOST_SAID], "after": after}
+        why_not = list(refused)
+        if more := len(why_not[MOST_SAID:]):
+            why_not[MOST_SAID:] = [f"{counted(more, 'more job')} could not be changed."]
+        return about | {"refused": why_not, "after": after}
 
     def _change_one(self, job: Job, user: User, change: Callable[[Job], None]) -> dict[str, object]:
         """Change a job. Raises ControlError if the user may not, SchedulerError if it cannot be changed."""

@@ -238,6 +238,15 @@ def test_an_order_changes_the_jobs_that_it_chooses(
     assert answer["after"] is None
 
 
+def test_of_many_jobs_that_cannot_be_changed_the_first_are_named_and_the_others_counted(asked: Asked) -> None:
+    """No job is left out without a word."""
+    asked.submit(ROOT, count=30)
+    refused = asked.order(OTHER, "cancel", users=["root"])["refused"]
+
+    assert [reason.split(" belongs")[0] for reason in refused[:-1]] == [f"job {number}" for number in range(5, 25)]
+    assert refused[-1] == "12 more jobs could not be changed."
+
+
 def test_an_order_that_chooses_nothing_is_refused(asked: Asked) -> None:
     """It would change all jobs of the user."""
     with pytest.raises(ControlError, match=r"^an order that changes jobs must choose some"):
