@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from drom.agent.errors import ControlError, RefusedError
+from drom.scheduler.live.cli.tables import label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -16,9 +17,16 @@ if TYPE_CHECKING:
 def await_all(numbers: Iterable[int], ask: Callable[[int], dict[str, Any]]) -> int:
     """Wait until some jobs are over and return their largest exit status; `ask` returns a job's description.
 
-    A scheduler that does not answer is asked again. Raises RefusedError if it refuses to answer.
+    The reason of each that did not complete is printed. A scheduler that does not answer is asked again. Raises
+    RefusedError if it refuses to answer.
     """
-    return max(exit_status(await_end(number, ask)) for number in numbers)
+    largest = 0
+    for number in numbers:
+        job = await_end(number, ask)
+        if status := exit_status(job):
+            typer.echo(f"drom: job {label(job)}: {job['reason'] or job['state']}", err=True)
+        largest = max(largest, status)
+    return largest
 
 
 def await_end(

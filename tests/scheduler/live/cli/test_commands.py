@@ -598,16 +598,18 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, list[Any]]) ->
 def test_a_submission_waits_for_the_ends_of_its_jobs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of them, and whatever becomes of the scheduler meanwhile, of whose absence is told once."""
+    """It waits whatever becomes of the scheduler, reports its absence once, and says why jobs did not complete."""
     gone = ControlError("no scheduler answers.")
-    failed, signalled = {"state": "failed", "status": 3}, {"state": "failed", "status": -9}
+    failed = {"job": 9, "array": 7, "index": 2, "state": "failed", "status": 3, "reason": "it returned 3"}
+    signalled = {"job": 8, "state": "failed", "status": -9, "reason": "it needed more than its 20 MiB"}
     running = {"state": "running", "status": None}
     told = [running, gone, gone, running, gone, {"state": "completed", "status": 0}, signalled, failed]
     answering(monkeypatch, {"submit": [{"jobs": [7, 8, 9]}], "job": told})
 
     assert submit("--wait", "--count", "3", "--parsable", "--", "true") == 128 + 9
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("7\n8\n9\n", "drom: no scheduler answers.\n" * 2)
+    reasons = "drom: job 8: it needed more than its 20 MiB\ndrom: job 7_2: it returned 3\n"
+    assert (said.out, said.err) == ("7\n8\n9\n", "drom: no scheduler answers.\n" * 2 + reasons)
     assert told == []
 
 
