@@ -38,7 +38,11 @@ class HistoryOptions(JobOptions):
         None, metavar="TIME", help="Only jobs that ended before this.", parser=reader(_moment)
     )
     limit: int | None = typer.Option(
-        None, metavar="N", min=1, max=MOST_JOBS - 1, help="The newest N jobs; default: 1000 in a table, otherwise all."
+        None,
+        metavar="N",
+        min=0,
+        max=MOST_JOBS - 1,
+        help="The newest N jobs; 0: all. Default: 1000 in a table, otherwise all.",
     )
     by: str | None = typer.Option(
         None,
@@ -81,7 +85,8 @@ class HistoryOptions(JobOptions):
     @property
     def most(self) -> int:
         """How many jobs are asked for."""
-        return self.limit or (MOST_JOBS - 1 if self.json or self.csv or self.by else FIRST)
+        first = 0 if self.json or self.csv or self.by else FIRST
+        return (first if self.limit is None else self.limit) or MOST_JOBS - 1
 
     def show(self, value: dict[str, Any]) -> None:
         """Print the scheduler's answer."""
@@ -102,8 +107,8 @@ class HistoryOptions(JobOptions):
         if self.by:
             return history.total_lines(rows, self.by, now)
         shown = history.lines(rows, names, now)
-        if len(rows) == FIRST and not self.limit:
+        if len(rows) == FIRST and self.limit is None:
             shown.append(
-                f"These are the newest {FIRST:,} jobs: see more with --limit, or choose with --since and --user."
+                f"These are the newest {FIRST:,} jobs: see all with --limit 0, or choose with --since and --user."
             )
         return shown

@@ -12,6 +12,7 @@ import typer
 from drom.agent.text import WordError
 from drom.scheduler.live.cli import commands, history, history_options
 from drom.scheduler.live.cli.history import COLUMNS, lines, parse_moment, records, total_lines, totals
+from drom.scheduler.live.cluster.spec import MOST_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,9 +213,11 @@ def test_a_cut_list_says_so(
     """Unless its length was asked for; an empty one says where to look."""
     monkeypatch.setattr(history_options, "FIRST", 4)
     drom()
-    assert capsys.readouterr().out.splitlines()[-1].startswith("These are the newest 4 jobs: see more with --limit, ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("These are the newest 4 jobs: see all with --limit 0, ")
+    drom("--limit", "0")
+    assert "newest" not in capsys.readouterr().out
+    assert [one["last"] for one in asked] == [4, MOST_JOBS - 1]
     monkeypatch.setattr(commands, "_ask", lambda *_, **__: {"jobs": [], "time": NOON})
     drom()
     assert capsys.readouterr().out == "No such job is over: see drom queue for those that wait and run.\n"
-    assert len(asked) == 1
     assert set(history.USUAL) <= COLUMNS.keys()
