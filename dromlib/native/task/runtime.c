@@ -35,6 +35,8 @@ struct binding {
     bool unfit;       /* the library to be tried: not found, or for a newer glibc */
     char missing[64]; /* a symbol that is left to libgomp */
     char unsound[64]; /* one of these that is not */
+    bool is_debug;    /* LLVM's formats messages for each chunk of a loop, as Debian's and Ubuntu's builds do */
+    bool has_chunks;  /* the program gets chunks of loops one by one: schedule(dynamic) and schedule(runtime) */
 };
 
 static _Noreturn void load(const struct program *program, const char *path, const char *library, bool bound, const int ends[2])
@@ -73,6 +75,9 @@ static void read_line(struct binding *found, const char *line, const char *libra
         return;
     if (strstr(to, "/libgomp.so.1 "))
         snprintf(found->missing, sizeof found->missing, "%.*s", (int)length, name);
+    found->is_debug |= strncmp(name, "kmp_a_debug'", length + 1) == 0;
+    const char *chunk = strncmp(name, "GOMP_loop_", 10) == 0 ? strstr(name, "_next'") : NULL;
+    found->has_chunks |= chunk && (strncmp(chunk - 7, "dynamic", 7) == 0 || strncmp(chunk - 7, "runtime", 7) == 0);
     for (size_t i = 0; i < sizeof UNSOUND / sizeof *UNSOUND; i++)
         if (strncmp(name, UNSOUND[i], strlen(UNSOUND[i])) == 0)
             snprintf(found->unsound, sizeof found->unsound, "%.*s", (int)length, name);
@@ -242,8 +247,11 @@ const char *choose_runtime(const struct options *options, const struct program *
             dromi_say("%s is not used where %s: '%.200s' keeps GNU's OpenMP runtime.", CANDIDATES[i], hindrance, path);
             return NULL;
         }
-        if (!found.missing[0] && (!found.unsound[0] || options->runtime == RUNTIME_LIBOMP))
+        bool is_slow = found.is_debug && found.has_chunks;
+        if (!found.missing[0] && ((!found.unsound[0] && !is_slow) || options->runtime == RUNTIME_LIBOMP))
             return CANDIDATES[i];
+        if (!found.missing[0] && !found.unsound[0])
+            return NULL; /* GNU's is the faster one: there is nothing to report */
         dromi_say("%s %s %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i],
                   found.missing[0] ? "lacks" : "may fail in", found.missing[0] ? found.missing : found.unsound, path);
         return NULL;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -749,6 +750,19 @@ def test_llvms_runtime_can_be_insisted_on(tmp_path: Path) -> None:
     assert run_granted(tmp_path, "--", program).stdout == "GNU\n"
     insisted = run_granted(tmp_path, "--openmp-runtime", "libomp", "--", program)
     assert (insisted.stdout, "keeps" in insisted.stderr) == ("LLVM\n", False)
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic", "guided", "runtime"])
+def test_a_runtime_that_formats_messages_for_each_chunk_is_not_used(tmp_path: Path, schedule: str) -> None:
+    """A debug build of LLVM's runtime, such as Debian's, takes half a microsecond for each chunk of a loop."""
+    is_debug = hasattr(ctypes.CDLL("libomp.so.5"), "kmp_a_debug")
+    loop = f"#pragma omp parallel for schedule({schedule})\nfor (int i = 0; i < 9; i++) never |= i < 0;"
+    program = openmp_program(tmp_path, WHICH.replace("#ifdef TASK", f"{loop}\n#ifdef TASK"))
+
+    done = run_granted(tmp_path, "--", program)
+    keeps = is_debug and schedule in ("dynamic", "runtime")
+    assert (done.stdout, "keeps" in done.stderr) == ("GNU\n" if keeps else "LLVM\n", False)
+    assert run_granted(tmp_path, "--openmp-runtime", "libomp", "--", program).stdout == "LLVM\n"
 
 
 def test_a_library_that_a_program_opens_is_not_looked_at(tmp_path: Path) -> None:
