@@ -104,7 +104,7 @@ class Session(Handle):
         """
         error = self._acknowledge(grant.epoch, grant.ncpus)
         if error:
-            say.warn(f"The agent cannot be told of a grant ({os.strerror(error)}): it will bind the program itself.")
+            say.warn(f"A grant cannot be acknowledged ({os.strerror(error)}): the agent will bind the program itself.")
         return not error
 
     def wait(self, timeout: float | None = None) -> Grant | None:
@@ -203,7 +203,7 @@ class Session(Handle):
 
 def _bound(name: str, cpus: int) -> int:
     if cpus not in range(MAX_MASK_BITS + 1):
-        raise ValueError(f"{name}={cpus!r} is no number of CPUs: give a whole number up to {MAX_MASK_BITS}; 0: unsaid.")
+        raise ValueError(f"{name}={cpus!r} is not a number of CPUs: give one up to {MAX_MASK_BITS}, or 0 for no bound.")
     return int(cpus)
 
 
@@ -215,7 +215,7 @@ def attach(adapters: Iterable[str | Adapter] | None = None, min_cpus: int = 0, m
     CPUs that the program can use, up to 32768; 0: unspecified. Call it from the thread that computes.
 
     Without an agent the session is unmanaged and never gets a grant. Raises ValueError for an unknown name of an
-    adapter, for a bound that is no number of CPUs and for a minimum above the maximum, and TypeError for an adapter
+    adapter, for a bound that is not a number of CPUs and for a minimum above the maximum, and TypeError for an adapter
     that lacks a method; an exception of an adapter is raised too.
     """
     say.asked = True

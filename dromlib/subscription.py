@@ -98,7 +98,7 @@ class Subscription:
         data = self._data
         if not self._greeted and len(data) >= len(GREETING):
             if not (data[0] == SIGNATURE[0] and data[9] == SIGNATURE[9] and data[10] >= GREETING[10]):
-                raise ConnectionError("What listens for subscriptions is no agent: it does not speak ZMTP 3.")
+                raise ConnectionError("The socket for subscriptions is not an agent's: its answer is not ZMTP 3.")
             del data[: len(GREETING)]
             self._greeted = True
         head = 9 if data and data[0] & LONG else 2
@@ -106,7 +106,7 @@ class Subscription:
             return None
         end = head + int.from_bytes(data[1:head], "big")
         if end > LARGEST:
-            raise ConnectionError("What listens for subscriptions is no agent: it sends more than signals.")
+            raise ConnectionError("The socket for subscriptions is not an agent's: it sends more than signals.")
         if len(data) < end:
             return None
         frame = data[0], bytes(data[head:end])

@@ -91,7 +91,7 @@ def _find(wanted: str | Adapter) -> Adapter | None:
         return wanted
     if wanted not in LIBRARIES:
         names = ", ".join(f"'{name}'" for name in LIBRARIES)
-        raise ValueError(f"'{wanted}' is not an adapter: choose from {names}, or hand in an object of your own.")
+        raise ValueError(f"'{wanted}' is not an adapter: choose from {names}, or pass an object of your own.")
     if not _is_installed(LIBRARIES[wanted]):
         say.warn(
             f"The adapter '{wanted}' needs {LIBRARIES[wanted]}, which is not installed: its threads stay as they are."

@@ -195,7 +195,7 @@ class TestPoll:
         """With and without an agent, so that a program that runs alone does not fail under one."""
         for agent in (nullcontext(), FakeAgent("0")):
             for name in ("min_cpus", "max_cpus"):
-                with agent, pytest.raises(ValueError, match=rf"^{name}={bound!r} is no number of CPUs: give a whole"):
+                with agent, pytest.raises(ValueError, match=rf"^{name}={bound!r} is not a number of CPUs: give one"):
                     dromlib.attach([], **{name: bound})
 
     def test_bounds_that_contradict_each_other_are_refused(self) -> None:

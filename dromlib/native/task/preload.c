@@ -95,7 +95,7 @@ static bool is_foreign(const char *path)
 static const char *why_not(const struct program *program, const char *path)
 {
     if (gains_rights(path))
-        return "runs with another user's rights (setuid), so that the loader takes no library from us";
+        return "runs with another user's rights (setuid), for which the loader ignores LD_PRELOAD";
     if (program->foreign)
         return "is for another processor or word size";
     if (program->is_static)

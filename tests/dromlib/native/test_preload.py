@@ -255,7 +255,7 @@ def test_a_setuid_program_is_said_to_be_bound(tmp_path: Path) -> None:
     program.chmod(0o4755)
     done = run_granted(tmp_path, "--", program)
 
-    said = "runs with another user's rights (setuid), so that the loader takes no library from us"
+    said = "runs with another user's rights (setuid), for which the loader ignores LD_PRELOAD"
     assert (done.returncode, done.stderr) == (0, f"drom: '{program}' {said}: {OUTSIDE}\n")
 
 
