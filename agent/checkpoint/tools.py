@@ -53,10 +53,11 @@ exit $?
 """
 _COMMIT = """\
 #!/bin/sh
-# What the processes have open, and how: `lrwx------ /home/ann/file`. What is deleted has no path.
+# What the processes, $all, have open, and how: `lrwx------ /home/ann/file`. What is deleted has no path.
 opened() {
-    pids=$CRTOOLS_INIT_PID
+    pids=$CRTOOLS_INIT_PID all=
     while [ -n "$pids" ]; do
+        all="$all $pids"
         for pid in $pids; do
             find "/proc/$pid/fd" "/proc/$pid/cwd" "/proc/$pid/exe" "/proc/$pid/map_files" \
                 -lname '/*' ! -lname '* (deleted)' -printf '%M %l\\0'
@@ -72,6 +73,10 @@ esac
 case $CRTOOLS_SCRIPT_ACTION:$image in
 post-dump:*.new)
     opened >found && sort -zuo opened found && rm found || exit 1
+    # What a process had open is missing there if it was killed meanwhile, or goes on since CRIU was.
+    stopped=0 && set -- mm-*.img && [ -e "$1" ] || shift
+    for pid in $all; do grep -q '^State:.[Tt]' "/proc/$pid/status" && stopped=$((stopped + 1)); done
+    [ "$stopped" -ge $# ] || exit 1
     find . -name '*.img' -printf '%f %s\\n' >sizes || exit 1
     size=$(du -sb .) && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
     [ ! -e abandoned ] || exit 1

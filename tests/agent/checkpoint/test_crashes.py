@@ -206,6 +206,22 @@ def test_a_job_whose_criu_is_killed_is_killed(here: Node, way: str, counting: Co
     assert running(counting) == []
 
 
+def test_a_job_that_is_killed_while_it_is_saved_leaves_no_image(here: Node, way: str, counting: Counting) -> None:
+    """What its processes had open would be missing in the image, which could never be restored."""
+    image = here.image(started(here, way, counting), way=way)
+    gate = Gate(here, here.tools.commit, "post-dump")
+    saver = begin(lambda: here.saver.save(image))
+    gate.wait()
+    for pid in running(counting):
+        os.kill(pid, signal.SIGKILL)  # and CRIU, which traces it, reaps it
+    await_true(lambda: not running(counting), "the job runs")
+    gate.open()
+    os.waitpid(saver, 0)
+
+    await_true(lambda: is_settled(here), "CRIU does not end")
+    assert here.reopen().states() == []
+
+
 def test_a_killed_criu_leaves_a_stopped_child(here: Node, counting: Counting) -> None:
     """CRIU has such children while it tries what the kernel can do; runc would wait for one until the limit."""
     if not here.tools.runc:
