@@ -288,11 +288,13 @@ REFUSED: tuple[tuple[list[str], str], ...] = (
 
 
 def test_a_submission_may_wait_for_the_end(here: Cluster) -> None:
-    """Its status is the job's, and its output a number for scripts."""
+    """Its status is the job's, its output a number for scripts, and a sentence says what was wrong."""
+    good = here.cli("submit", "--wait", "--parsable", "--", "true")
     done = here.cli("submit", "--wait", "--parsable", "--", "sh", "-c", "exit 7")
     killed = here.cli("submit", "--wait", "--", "sh", "-c", "kill -9 $$")
 
-    assert (done.returncode, done.stdout.strip().isdigit(), done.stderr) == (7, True, "")
+    assert (good.returncode, good.stdout.strip().isdigit(), good.stderr) == (0, True, "")
+    assert (done.returncode, done.stderr) == (7, f"drom: job {int(done.stdout)}: it returned 7\n")
     assert killed.returncode == 128 + 9
 
 
