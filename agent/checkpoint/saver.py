@@ -27,7 +27,7 @@ from drom.agent.checkpoint.images import (
     CrashedError,
     failure,
 )
-from drom.agent.checkpoint.store import write
+from drom.agent.checkpoint.store import is_full, write
 from drom.agent.checkpoint.tools import ABANDONED, SIZES, Limit, within
 from drom.agent.system import proc
 from drom.agent.system.files import open_plain, read_plain
@@ -141,7 +141,7 @@ class Saver:
             except (CheckpointError, OSError) as error:
                 why, in_time, cause = f"{error}", False, error
             if not in_time or entry.state != RESTORED:
-                full = self._store.is_full()
+                full = is_full(self._store.path)
                 self._settle_restore(entry)
                 raise failure(f"job {job} was not restored, its image stays: {why}", cause, full=full)
             undo.pop_all()

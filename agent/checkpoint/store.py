@@ -143,10 +143,6 @@ class ImageStore:
         """Return whether there are no images, and none that are to be removed."""
         return all(path.name == TOOLS for path in self.path.iterdir())
 
-    def is_full(self) -> bool:
-        """Return whether its disk has so little room that a restore may have failed for this."""
-        return is_full(self.path)
-
     def remove_all(self) -> None:
         """Remove an empty store."""
         for name in ("runc", "bundles", ""):

@@ -74,9 +74,8 @@ case $CRTOOLS_SCRIPT_ACTION:$image in
 post-dump:*.new)
     opened >found && sort -zuo opened found && rm found || exit 1
     # What a process had open is missing there if it was killed meanwhile, or goes on since CRIU was.
-    stopped=0 && set -- mm-*.img && [ -e "$1" ] || shift
-    for pid in $all; do grep -q '^State:.[Tt]' "/proc/$pid/status" && stopped=$((stopped + 1)); done
-    [ "$stopped" -ge $# ] || exit 1
+    stopped=$(printf '/proc/%s/status\\0' $all | xargs -0 grep -ls '^State:.[Tt]' | wc -l)
+    [ "$stopped" -ge "$(find . -name 'mm-*.img' | wc -l)" ] || exit 1
     find . -name '*.img' -printf '%f %s\\n' >sizes || exit 1
     size=$(du -sb .) && [ "${size%%[!0-9]*}" -le $((DROM_IMAGE_BLOCKS * 512)) ] || exit 1
     [ ! -e abandoned ] || exit 1
