@@ -48,7 +48,7 @@ def why(job: Job, cluster: Cluster) -> str:
     if why_not := outside or (controller and controller.fault_of(job.number)):
         return why_not
     if controller and controller.waits(job.number) and not controller.is_first(job.number):
-        return _beside_lack(job, cluster, "others are before it")
+        return _beside_lack(_lacking(job, cluster), "others are before it")
     return _shortage(job, cluster)
 
 
@@ -124,9 +124,8 @@ def _lacking(job: Job, cluster: Cluster) -> list[str]:
     return [node.name for node in admission.hosts(job.spec, nodes)]
 
 
-def _beside_lack(job: Job, cluster: Cluster, why: str) -> str:
+def _beside_lack(names: Sequence[str], why: str) -> str:
     """Return why a job waits, after the nodes that have no room for its image if there are any."""
-    names = _lacking(job, cluster)
     some = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
     return f"{some} {'has' if len(names) == 1 else 'have'} no room for its image, and {why}" if names else why
 
@@ -137,10 +136,10 @@ def _shortage_of_parts(job: Job, cluster: Cluster, controller: Driver) -> str:
         return _shortage_of_cores(job, controller)
     assert isinstance(controller, ResourceController)  # noqa: S101 - no other divides nodes
     (count, _), (now, ever) = units.units(job.spec), controller.room(job.number)
-    if _lacking(job, cluster):
+    if lacking := _lacking(job, cluster):
         found = "can run it" if ever < count else f"has {units.in_sentence(job.spec)} free" if now < count else ""
         why = f"no other node {found}" if found else "regular jobs are expected elsewhere"
-        return _beside_lack(job, cluster, why)
+        return _beside_lack(lacking, why)
     if ever < count:
         return "nodes that it needs are drained, silent or down"
     if now < count:

@@ -525,8 +525,16 @@ def test_fillers_of_a_user_leave_gaps_to_those_of_others(tmp_path: Path) -> None
 
 
 def lacks_room_for_others(here: FakeCluster, name: str) -> None:
-    """Let a node have room for no image of another one."""
+    """Leave a node no room for images of other nodes."""
     here.nodes[name].has_room = lambda start: not start.source
+
+
+def beside_a_node_without_room(here: FakeCluster) -> tuple[Job, str, str]:
+    """Start a filler on one of two nodes; return it, that node, and the other one, which has no room for its image."""
+    filler = submit(here, FILLER)
+    (other,) = here.nodes.keys() - {filler.launcher}
+    lacks_room_for_others(here, other)
+    return filler, filler.launcher, other
 
 
 def attempts_on(here: FakeCluster, job: Job, name: str) -> int:
@@ -551,10 +559,7 @@ def test_a_filler_goes_where_its_image_fits(tmp_path: Path) -> None:
 def test_a_filler_whose_image_fits_nowhere_waits_until_there_is_room(tmp_path: Path) -> None:
     """It says so, is not held, and tries more and more seldom; its own node needs no more room."""
     here = cluster(tmp_path)
-    filler = submit(here, FILLER)
-    home = filler.launcher
-    (other,) = here.nodes.keys() - {home}
-    lacks_room_for_others(here, other)
+    filler, home, other = beside_a_node_without_room(here)
     regular = submit(here, replace(REGULAR, nodelist=(home,), time=100_000))
 
     assert (filler.state, filler.held, filler.losses) == ("pending", False, 0)
@@ -580,10 +585,7 @@ def test_a_filler_whose_image_fits_nowhere_waits_until_there_is_room(tmp_path: P
 def test_a_filler_that_waits_for_room_starts_once_the_agent_begins_again(tmp_path: Path) -> None:
     """As when an administrator has raised its quota."""
     here = cluster(tmp_path)
-    filler = submit(here, FILLER)
-    home = filler.launcher
-    (other,) = here.nodes.keys() - {home}
-    lacks_room_for_others(here, other)
+    filler, home, other = beside_a_node_without_room(here)
     submit(here, replace(REGULAR, nodelist=(home,)))
     here.nodes[other].has_room = lambda _: True
     here.join(here.nodes[other])
@@ -595,10 +597,7 @@ def test_a_filler_that_waits_for_room_starts_once_the_agent_begins_again(tmp_pat
 def test_an_image_without_room_on_a_node_keeps_no_other_filler_away(tmp_path: Path) -> None:
     """Those of other users, and smaller ones, may fit."""
     here = cluster(tmp_path)
-    filler = submit(here, FILLER)
-    home = filler.launcher
-    (other,) = here.nodes.keys() - {home}
-    lacks_room_for_others(here, other)
+    filler, home, other = beside_a_node_without_room(here)
     submit(here, replace(REGULAR, nodelist=(home,)))
     fresh = submit(here, FILLER)
 
