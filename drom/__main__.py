@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _end_at_ctrl_c() -> None:
-    """Let Ctrl-C end this process without a traceback until its command has begun: nothing is open yet.
+    """Restore the default action of SIGINT, without a traceback, until the command has begun: nothing is open yet.
 
     `drom` has blocked it while Python started. A caller that ignores it keeps doing so.
     """

@@ -132,17 +132,16 @@ def _connected(runtime_dir: Path, server: Service, seconds: float, patience: flo
     The server has accepted it, unless `patience` is None, the time in seconds for that. Raises `ControlError`.
     """
     path = Path(endpoint(runtime_dir, "control").removeprefix("ipc://"))
+    greeted = patience is not None
+    limit = seconds if patience is None else patience
     _check_owner(runtime_dir)
     try:
-        connection = local_client.connect(
-            path, seconds if patience is None else patience, trusted=server is not AGENT, greeted=patience is not None
-        )
+        connection = local_client.connect(path, limit, trusted=server is not AGENT, greeted=greeted)
     except local_client.ForeignListenerError as error:
         msg = f"the {server.name} in {runtime_dir} is user {error.uid}'s, not root's or yours: {_ELSEWHERE}"
         raise ControlError(msg) from error
     except TimeoutError as error:
-        silence = _silence(f"the {server.name} in {runtime_dir}", seconds if patience is None else patience)
-        raise UnreachableError(silence) from error
+        raise UnreachableError(_silence(f"the {server.name} in {runtime_dir}", limit)) from error
     except PermissionError as error:
         msg = f"you may not enter {runtime_dir}: name the directory of one that you may use with {server.place}."
         raise ControlError(msg) from error

@@ -37,7 +37,7 @@ REFUSED_KEY = 400
 
 
 def watch_peer(sock: zmq.Socket[bytes], dead_ms: int) -> None:
-    """Have the kernel end TCP connections of a socket to machines that have not answered for so many milliseconds.
+    """End TCP connections of a socket to machines that have not answered for `dead_ms`, by the kernel's keepalive.
 
     ZeroMQ's own heartbeats do not serve: libzmq 4.3.5 aborts the process (`!_io_error`) if it sends or answers one on a
     connection that the peer has closed while messages from it wait to be read, as after a pause of this process.

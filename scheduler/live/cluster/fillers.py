@@ -98,7 +98,7 @@ class Fillers:
     # --- room for images ------------------------------------------------------------------------------------------
 
     def no_room(self, part: Placement, reason: str, now: float) -> None:
-        """Have a filler avoid a node that has no room for its image for a while; all of them if none can start there.
+        """Exclude a node that has no room for a filler's image for a while; from all fillers if none can start there.
 
         An image that is there already, or not saved yet, needs no room of its own.
         """
@@ -122,7 +122,7 @@ class Fillers:
             self._may_start(number, name, now)
 
     def _may_start(self, number: int, name: str, now: float) -> None:
-        """Let a filler, or all of them, start again on a node that they have avoided."""
+        """Admit a filler, or all of them, again to a node that they have avoided."""
         job, node, controller = self._state.jobs.get(number), self._state.nodes.get(name), self._state.controller
         if number == ALL and node:
             node.full = ""
