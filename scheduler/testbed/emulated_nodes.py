@@ -107,6 +107,8 @@ class EmulatedNodes:
         self._epoll = select.epoll()
         self._nodes: dict[int, _Node] = {}
         """By the descriptors of their sockets."""
+        self._unread: list[_Node] = []
+        """Nodes that have said hello, and whose answers, which may have come by now, `serve` reads."""
         self._ends: list[_End] = []
         self._beats: list[tuple[float, int, _Node]] = []
         """The heartbeats to come, each with a number; only that which its node has counts."""
@@ -127,7 +129,7 @@ class EmulatedNodes:
             self._nodes[fd] = node = _Node(size, home, socket)
             self._epoll.register(fd, select.EPOLLIN)
             node.hello()
-            self._read(node)
+            self._unread.append(node)
 
     @property
     def are_welcome(self) -> bool:
@@ -137,6 +139,8 @@ class EmulatedNodes:
     def serve(self, until: float) -> None:
         """Answer the scheduler, and end jobs, until this time of CLOCK_MONOTONIC. Raises ControlError if refused."""
         while (now := time.monotonic()) < until:
+            while self._unread:
+                self._read(self._unread.pop())
             while self._beats and self._beats[0][0] <= now:
                 _, turn, node = heapq.heappop(self._beats)
                 if turn == node.turn:
