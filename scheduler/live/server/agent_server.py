@@ -123,6 +123,11 @@ class AgentServer:
         turns = [drain(step, TURN_SECONDS, PER_TURN) for step in steps]
         return any([*turns, self._gate and self._gate.run()])
 
+    @property
+    def has_more(self) -> bool:
+        """Whether messages wait. ZeroMQ's descriptors signal edges, which sending takes away as well as reading."""
+        return any(int(sock.getsockopt(zmq.EVENTS)) & zmq.POLLIN for sock in self._sockets)
+
     def _serve_one(self, number: int, heed: Callable[[AgentMessage], object]) -> bool:
         """Read and handle one message; return False if none is waiting."""
         heard = self._readers[number]()

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import select
 import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from drom.scheduler.live.server import agent_server as desk_module
 from drom.scheduler.live.server.agent_server import LINES_AT_ONCE, AgentServer, gate_for_agents
 
 from tests.agent.control.test_remote import acquainted, peer_at, sent_unread
-from tests.support.agents import wait_until
+from tests.support.agents import SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,6 +198,21 @@ def test_a_turn_is_over_after_some_messages(folder: Path, desk: AgentServer, mon
 
     assert max(many for many, _ in turns) <= 2
     assert all(more == (many == 2) for many, more in turns)
+
+
+def test_a_message_that_comes_before_one_is_sent_is_known(folder: Path, desk: AgentServer) -> None:
+    """ZeroMQ's descriptor may not signal it any more."""
+    with agent_of(folder) as agent:
+        agent.send(say.encode(ALIVE))
+        (first,) = heard(desk)
+        assert not desk.has_more
+
+        agent.send(say.encode(ALIVE))
+        assert select.select(desk.fds, [], [], SECONDS)[0]
+        desk.answer(first.peer, say.Who())
+        assert desk.has_more
+        assert len(heard(desk)) == 1
+        assert not desk.has_more
 
 
 def test_few_messages_of_an_agent_wait(folder: Path, desk: AgentServer) -> None:
