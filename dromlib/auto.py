@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from _thread import get_ident, start_new_thread
+from _thread import allocate_lock, get_ident, start_new_thread
 from time import sleep
 
 from dromlib import say
@@ -39,6 +39,8 @@ LIBRARIES = ("numpy", "scipy", "sklearn", "numba", "torch")
 """Modules whose threads are sized; the others keep what they have."""
 FULL_SECONDS = 0.01
 """Seconds between attempts while the interpreter's queue of pending calls is full."""
+LEAVE_SECONDS = 2
+"""The most seconds that `stop` waits for the thread that follows the grants: it looks around each second at least."""
 _threading = sys.modules.get("threading")  # only for this: gevent makes its threads greenlets of the main thread
 MAIN = _threading.main_thread().ident if _threading else get_ident()
 """The main thread. Without `threading` no other thread has been started yet."""
@@ -158,6 +160,8 @@ class Auto:
         self._session: Session | None = None
         self._watch = Watch(LIBRARIES, self._begin)
         self._due = self._applies = self._stopped = False
+        self._following = allocate_lock()
+        """Held by the thread that follows the grants, which may use the session until then."""
 
     def start(self) -> None:
         """Follow the grants: at once if a library is loaded already, otherwise from its import on."""
@@ -169,14 +173,20 @@ class Auto:
             self._begin()
 
     def stop(self) -> None:
-        """Leave the agent, and stop watching imports."""
+        """Leave the agent, and stop watching imports.
+
+        What attaches next may do so by another copy of libdrom, and takes the place of a handle that has left.
+        """
         from contextlib import suppress
 
         self._stopped = True
         with suppress(ValueError):  # an earlier call, perhaps in another thread
             sys.meta_path.remove(self._watch)
         if self._session:
+            is_followed = self._session.mode != "unmanaged"  # not in a child, which lacks that thread
             self._session.close()
+            if is_followed and self._following.acquire(timeout=LEAVE_SECONDS):
+                self._following.release()
 
     def _begin(self) -> None:
         """Start following grants after an import. An import of the program never fails because of an error in drom."""
@@ -245,9 +255,10 @@ class Auto:
             without_signals(start_new_thread, self._follow, (session,))
 
     def _follow(self, session: Session) -> None:
-        while session.mode != "unmanaged":
-            if session.wait():
-                _between(self._apply)
+        with self._following:
+            while session.mode != "unmanaged":
+                if session.wait():
+                    _between(self._apply)
         self.stop()
 
 

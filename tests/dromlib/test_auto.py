@@ -406,6 +406,19 @@ with dromlib.attach([]):
 """
         assert program.run(code) == "None\n"
 
+    def test_it_has_left_when_it_has_stopped(self, program: Program) -> None:
+        """The thread that follows the grants says so to the agent, and may not do so after another copy attaches."""
+        code = """
+import dromlib.auto, torch
+from dromlib.layout import EPOCH_RETIRED
+fake.wait_applied(fake.grant("0-1"))
+while not dromlib.auto._auto._following.locked():
+    pass
+dromlib.auto.stop()
+print(fake.applied == EPOCH_RETIRED)
+"""
+        assert program.run(code) == "True\n"
+
     def test_a_stopped_agent_has_no_say_any_more(self, program: Program) -> None:
         """What is imported after it keeps the threads that it starts with."""
         program.library("numba", NUMBA)
