@@ -64,6 +64,8 @@ class _Node:
     home: str
     socket: zmq.Socket[bytes]
     running: dict[tuple[int, int], int] = field(default_factory=dict)
+    began: dict[tuple[int, int], float] = field(default_factory=dict)
+    """When the attempts that run were started (time.time)."""
     is_welcome: bool = False
     heartbeat: float = 1.0
     turn: int = -1
@@ -83,7 +85,7 @@ class _Node:
     def end(self, attempt: tuple[int, int], status: int) -> None:
         """Report the end of a job, unless it has ended before."""
         if self.running.pop(attempt, None) is not None:
-            self.send(say.Ended(*attempt, status, time.time(), 0.0, 0))
+            self.send(say.Ended(*attempt, status, time.time(), 0.0, 0, began=self.began.pop(attempt)))
 
 
 class EmulatedNodes:
@@ -195,6 +197,7 @@ class EmulatedNodes:
                 heapq.heappush(self._ends, _End(now + seconds, next(self._turns), node, attempt))
             self.launched.add(message.job)
         node.running[attempt] = message.cores
+        node.began.setdefault(attempt, time.time())
         self._set_speed(attempt)
         node.send(say.Started(*attempt, 1, time.time()))
 

@@ -111,6 +111,8 @@ def is_settled(here: Node) -> bool:
 def one_job_is_left(here: Node, counting: Counting) -> str:
     """Check that a job runs, or has a whole image, from which it goes on; return the state found."""
     await_true(lambda: is_settled(here), "CRIU does not end")
+    for log in sorted(here.store.path.glob("7.*/*.log")):  # of a restore they are removed
+        print(log.name, log.read_text("utf-8", "replace")[-2000:], sep="\n")
     later = here.reopen()
     here.store = later.store
     states = [state for _, state in later.states()]
