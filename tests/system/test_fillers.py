@@ -150,6 +150,15 @@ def _does_not_save_itself(here: Cluster) -> None:
 
     ends = here.submit("--filler", "--checkpoint", "program", "--", "sleep", "1000")
     _drive_away(here, ends)
-    assert here.await_state(ends, "failed")["reason"] == (
-        "it was sent SIGUSR1 to save itself, and was ended by SIGUSR1 instead of exiting with status 85"
+    again = here.await_state(ends, "running")
+    assert again["attempt"] == 2
+    reasons = [entry["detail"]["reason"] for entry in again["history"] if entry["what"] == "not_saved"]
+    assert reasons == ["SIGUSR1 ended its program, which has no handler for it, or had none yet."]
+
+    exits = "trap 'exit 3' USR1; touch traps; sleep 1000 & wait"
+    fails = here.submit("--filler", "--checkpoint", "program", "--", "sh", "-c", exits)
+    wait_until((here.folder / "traps").exists, lambda: here.log)
+    _drive_away(here, fails)
+    assert here.await_state(fails, "failed")["reason"] == (
+        "it was sent SIGUSR1 to save itself, and failed with exit code 3 instead of exiting with status 85"
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from drom.scheduler.live.cluster.membership import Membership
     from drom.scheduler.live.cluster.state import ClusterState
 
+NO_HANDLER = "SIGUSR1 ended its program, which has no handler for it, or had none yet."
 _OfJob = say.Started | say.Refused | say.Ended | say.Resized | say.NotResized | say.NotSaved | say.Vacated | say.Wants
 
 
@@ -122,7 +123,7 @@ class Agents:
             case say.Refused():
                 self._refused(part, message, now)
             case say.NotSaved():
-                self._fillers.not_saved(part, message, now)
+                self._fillers.not_saved(part, message.reason, now)
             case say.Ended(saved=number) if number:
                 self._fillers.saved(part, message, now)
             case say.Ended():
@@ -202,6 +203,10 @@ class Agents:
         job.over = min(now, max(job.started or 0.0, job.over or 0.0, at))
         if launcher:
             job.status = message.status
+        if launcher and self._fillers.was_ended_by_request(job):
+            self._executions.leave(part)
+            self._fillers.not_saved(part, NO_HANDLER, now)
+            return
         if launcher or message.over_memory:
             job.reason = job.reason or message.note or self._fillers.why_not_saved(job)
         lost = message.note and not job.verdict if launcher else message.note or not job.verdict

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from drom.agent.checkpoint.program import STATUS
+from drom.agent.checkpoint.program import SIGNAL, STATUS
 from drom.agent.execution import protocol as say
 from drom.agent.text import in_words
 from drom.scheduler.allocation.gaps import REMEMBERED
@@ -161,14 +161,18 @@ class Fillers:
         ended = how_it_ended(job.status)
         return f"it was sent SIGUSR1 to save itself, and {ended} instead of exiting with status {STATUS}"
 
-    def not_saved(self, part: Placement, message: say.NotSaved, now: float) -> None:
+    def was_ended_by_request(self, job: Job) -> bool:
+        """Return whether a filler that was to save itself was ended by the signal that says so."""
+        return self.is_saving(job) and job.status == -SIGNAL and not job.verdict
+
+    def not_saved(self, part: Placement, reason: str, now: float) -> None:
         """Kill a filler that could not be saved: it goes on from its last image, or begins again."""
         job = part.job
         if job.verdict:
             return
         last = "goes on from what was saved before" if job.saves else "begins again"
-        self._outbox.record(job, now, "not_saved", node=part.node.name, reason=message.reason)
-        job.reason = f"it could not be saved, and {last}: {message.reason}"
+        self._outbox.record(job, now, "not_saved", node=part.node.name, reason=reason)
+        job.reason = f"it could not be saved, and {last}: {reason}"
         job.losses += 1
         self._executions.end(job, REQUEUE, now)
 

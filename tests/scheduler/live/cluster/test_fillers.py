@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -155,6 +156,25 @@ def test_a_filler_that_cannot_be_saved_goes_on_from_its_last_image(tmp_path: Pat
 
     assert filler.held
     assert filler.reason == "it could not be saved, and begins again: it has an open connection."
+
+
+def test_a_program_that_its_save_ends_begins_again(tmp_path: Path) -> None:
+    """It had no handler for the signal yet; one that never has one is held."""
+    here = cluster(tmp_path, nodes=1)
+    filler = submit(here, replace(FILLER, saving="program"))
+    for turn in range(1, 6):
+        regular = here.cluster.submit(REGULAR, ANN, here.now)
+        here.turn()
+        here.nodes["n0"].read_all()
+        here.nodes["n0"].end((filler.number, filler.attempt), -signal.SIGUSR1)
+        here.settle()
+        assert (regular.state, filler.state, filler.losses) == ("running", "pending", turn)
+        here.nodes["n0"].end((regular.number, 1), 0)
+        here.settle()
+
+    assert filler.held
+    why = "SIGUSR1 ended its program, which has no handler for it, or had none yet."
+    assert filler.reason == f"it could not be saved, and begins again: {why}"
 
 
 @pytest.mark.parametrize("time", [0, 600])
