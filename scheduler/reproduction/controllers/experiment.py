@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from drom.scheduler.reproduction.controllers.model import Workload
 
 COSTS = Costs(
-    message=2.387e-3,
-    job=0.382e-3,
-    node=0.162e-3,
-    beat=0.16e-3,
-    store=0.699e-3,
-    store_job=0.1e-3,
-    store_node=0.027e-3,
-    latency=2.33e-3,
-    start=0.036,
-    launch=0.084,
-    agent=0.009,
-    submit=1.386e-3,
+    message=2.795e-3,
+    job=0.527e-3,
+    node=0.244e-3,
+    beat=0.200e-3,
+    store=0.718e-3,
+    store_job=0.068e-3,
+    store_node=0e-3,
+    latency=2.978e-3,
+    start=0.0080,
+    launch=0.0141,
+    agent=0.0046,
+    submit=0.601e-3,
 )
 """Measured on a machine with two cores: see docs/controllers-model.md."""
 PARTITION = 50
