@@ -160,5 +160,5 @@ def _does_not_save_itself(here: Cluster) -> None:
     wait_until((here.folder / "traps").exists, lambda: here.log)
     _drive_away(here, fails)
     assert here.await_state(fails, "failed")["reason"] == (
-        "it was sent SIGUSR1 to save itself, and failed with exit code 3 instead of exiting with status 85"
+        "it was sent SIGUSR1 to save itself, and returned 3 instead of exiting with status 85"
     )

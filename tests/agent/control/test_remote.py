@@ -6,7 +6,6 @@ import socket
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 import zmq
 from drom.agent.control import client, keys, messages
@@ -23,6 +22,7 @@ from drom.scheduler.live.cluster.spec import SERVICE as SCHEDULER
 
 from tests.agent.control.test_server import SECONDS, ask, serve_until
 from tests.support.agents import wait_until
+from tests.support.child_processes import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -374,10 +374,10 @@ def test_a_number_that_is_another_files_by_now_is_left_alone(gate: RemoteEndpoin
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     with closing(gate), ours, theirs:
-        before = psutil.Process().num_fds()
+        before = open_descriptors()
         for fd in (read, ours.fileno(), 1 << 20):
             gate._reject(fd)
-        assert psutil.Process().num_fds() == before
+        assert open_descriptors() == before
         ours.sendall(b"x")
         assert theirs.recv(1) == b"x"
     os.close(read)

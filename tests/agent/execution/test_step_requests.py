@@ -10,10 +10,11 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from drom.agent.execution.step_requests import Request, StepRequestServer
 from drom.agent.system.connections import LOOK, SILENCE
+
+from tests.support.child_processes import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,7 +135,7 @@ def test_who_says_nothing_is_sent_away(asked: Asked) -> None:
 @pytest.mark.parametrize("ending", ["stays", "hangs up", "half a message", "reset", "floods", "never reads"])
 def test_a_request_costs_nobody_else(asked: Asked, ending: str) -> None:
     """Whatever its sender does next, another one is answered, and nothing is kept of one that has gone."""
-    before = psutil.Process().num_fds()
+    before = open_descriptors()
     message = request(1)
     peer = asked.call(message[:-1] if ending == "half a message" else message)
     peer.setblocking(False)
@@ -156,4 +157,4 @@ def test_a_request_costs_nobody_else(asked: Asked, ending: str) -> None:
     asked.turn()
     assert asked.hooks.waiting == []
     assert not list(asked.hooks._callers)
-    assert psutil.Process().num_fds() == before
+    assert open_descriptors() == before

@@ -15,6 +15,8 @@ import psutil
 import pytest
 from drom.agent.observe.event_log import EventLog, EventLogError, read, rotated
 
+from tests.support.child_processes import open_descriptors
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -232,7 +234,7 @@ def test_who_follows_has_one_file_open(history: EventLog, path: Path) -> None:
         for number in range(40):
             history.append(event(number, padding=1000))
 
-    before = psutil.Process().num_fds()
+    before = open_descriptors()
     most = max(psutil.Process().num_fds() for _ in islice(read(path, write), 500))
 
     assert most <= before + 2

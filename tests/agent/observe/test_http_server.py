@@ -20,6 +20,7 @@ from drom.scheduler.live.server import metrics
 from drom.scheduler.live.server.metrics import ClusterCollector, Counts
 
 from tests.support.agents import SECONDS
+from tests.support.child_processes import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +196,7 @@ def test_slow_clients_take_no_descriptors_from_a_scheduler() -> None:
     empty = SimpleNamespace(jobs={}, nodes={}, state=SimpleNamespace(own=[]), executions=executions)
     collector = ClusterCollector(lambda: [empty], Counts(), threading.Lock())  # type: ignore[list-item]
     port, stop = metrics.serve(collector, HERE, 0, lambda _: None)
-    before = psutil.Process().num_fds()
+    before = open_descriptors()
     try:
         slow = [begun(port) for _ in range(4 * http_server.MOST_AT_ONCE)]
         body = urllib.request.urlopen(f"http://{HERE}:{port}/metrics", timeout=SECONDS).read()
