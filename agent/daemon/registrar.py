@@ -120,8 +120,8 @@ class Registrar:
 
     def _arrive(self, request: registration.Request, peer: proc.Peer, arrival: Arrival) -> Task:
         task = self.register_task(arrival, os.dup(peer.pidfd))
-        if request.kind == "attach" and task.started and self._actuator.binds:
-            self._actuator.bind_threads({task.slot: task.granted})
+        if request.kind == "attach" and task.started:
+            self._bind(task)
         return task
 
     def register_task(self, arrival: Arrival, pidfd: int) -> Task:
@@ -150,14 +150,19 @@ class Registrar:
 
     def bind_attached(self, task: Task) -> None:
         """Bind a task that has its first grant and runs already, as an order has attached it."""
-        if task.arrival.attached and self._actuator.binds and self._actuator.bind_threads({task.slot: task.granted}):
+        if task.arrival.attached and not self._bind(task):
             self._node.grants.bind_failed(task.slot, time.monotonic())
 
     def answer_waiting(self, task: Task, registrant: Registrant) -> Answer:
         """Return the answer for a process that has waited for a task, which has its first grant now."""
-        if registrant.kind == "attach" and self._actuator.binds:
-            self._actuator.bind_threads({task.slot: task.granted})
+        if registrant.kind == "attach":
+            self._bind(task)
         return self._answer(task, registrant)
+
+    def _bind(self, task: Task) -> bool:
+        """Bind a task that runs already to its first grant, or to where it rests; return False if that failed."""
+        mask = task.granted or self._node.grants.where_it_rests(task)
+        return not (self._actuator.binds and self._actuator.bind_threads({task.slot: mask}))
 
     def _answer(self, task: Task, registrant: Registrant, *, arrives: bool = False) -> Answer:
         """Return the answer for a process of a task that has started; `arrives`: the task has come with the process."""

@@ -264,8 +264,8 @@ class Grants:
         self.held |= mask
         self._changes.mark(task.slot)
         publish = Publish(task, task.epoch, mask, task.reason)
-        if first:
-            return [publish, Start(task)]
+        if first:  # a launcher binds itself to its CPUs, if it has some
+            return [publish, Start(task), *([] if mask else [Bind(task, task.epoch, 0)])]
         if not mask and self.plan.jobs[task.job].rests:
             task.deadline = None  # the scheduler's order has one, after which the task keeps its CPUs
         elif task.deadline is None:  # a newer grant does not extend an older grant's deadline

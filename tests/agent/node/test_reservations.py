@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from drom.agent.errors import Refused
-from drom.agent.model.jobs import Arrival, Reservation
+from drom.agent.model.jobs import Arrival, Bind, Reservation
 from drom.agent.model.layouts import ANY, Layout
 from drom.agent.node.explain import explain
 from drom.agent.node.invariants import violations
@@ -101,6 +101,16 @@ class TestRanksAtRest:
         assert node.grants.state(tasks[3]) == "resting"
         assert node.grants.allowed(tasks[3]) == tasks[0].granted | tasks[1].granted
         assert not violations(node)
+
+    def test_the_agent_binds_a_rank_that_begins_at_rest(self) -> None:
+        """A launcher binds itself to the CPUs of its first grant alone; it may come from a node with others."""
+        node = make_node(EIGHT)
+        node.reservations.reserve(Reservation(JOB, ANN, 1, 2, tasks=2, rests=True), 0.0)
+        arrivals = [Arrival(10 + rank, 1, ANN, JOB, session=1, rank=rank, size=2) for rank in (0, 1)]
+        (_, runs), (rests, begins) = [node.arrive(arrival, 0.0) for arrival in arrivals]
+
+        assert [action for action in runs if isinstance(action, Bind)] == []
+        assert [action for action in begins if isinstance(action, Bind)] == [Bind(rests, rests.epoch, 0)]
 
     def test_a_part_without_cores_neither_waits_nor_gets_any(self) -> None:
         """Other jobs have all cores of the node, on which its ranks may sleep."""
