@@ -40,7 +40,7 @@ LIBRARIES = ("numpy", "scipy", "sklearn", "numba", "torch")
 FULL_SECONDS = 0.01
 """Seconds between attempts while the interpreter's queue of pending calls is full."""
 LEAVE_SECONDS = 2
-"""The most seconds that `stop` waits for the thread that follows the grants: it looks around each second at least."""
+"""The most seconds that `stop` waits for the thread that follows the grants: it checks at least once a second."""
 _threading = sys.modules.get("threading")  # only for this: gevent makes its threads greenlets of the main thread
 MAIN = _threading.main_thread().ident if _threading else get_ident()
 """The main thread. Without `threading` no other thread has been started yet."""
@@ -175,7 +175,7 @@ class Auto:
     def stop(self) -> None:
         """Leave the agent, and stop watching imports.
 
-        What attaches next may do so by another copy of libdrom, and takes the place of a handle that has left.
+        The handle has left when this returns: what attaches next may use another copy of libdrom.
         """
         from contextlib import suppress
 

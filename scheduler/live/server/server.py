@@ -121,7 +121,7 @@ class Server:
         self._told_status = ""
         self._planner = PlannerProcess(policy.options, 0.8 * PATIENCE, log) if policy.built_in == "cp" else None
         self._running = True
-        self._more = self._hears = False
+        self._more = False
         """Whether messages or orders that arrived before the last turn may still be unread."""
         self.waiting: Waiting | None = None
         """What this scheduler waits for; no order is accepted before its end."""
@@ -330,7 +330,7 @@ class Server:
         receive, answer = (self._homes or self).receive, (self._homes or self).answer
         heard = self._survive("agents", lambda: self._desk.serve(receive))
         asked = self._survive("order", lambda: self._clients.serve(answer))
-        self._more, self._hears = bool(heard or asked), heard is not None
+        self._more = bool(heard or asked)
         for one in (self, *self._beside):
             one.schedule()
 
@@ -400,7 +400,7 @@ class Server:
 
     def _timeout(self) -> float:
         """Return for how many seconds nothing is to be done unless something arrives."""
-        if self._more or (self._hears and self._desk.has_more):  # what came while this turn sent messages
+        if self._more or (not self._torn and self._desk.has_more):  # what came while this turn sent messages
             return 0.0
         return min(one.next_turn() for one in (self, *self._beside))
 

@@ -157,7 +157,7 @@ def test_a_pool_that_no_drom_has_written_is_told(
         wait_until(first.advance, lambda: first.free.seen)
     Etcd(address).transact([], [put(key, None)], "x", 5.0)
     wait_until(partial(is_told_of_nothing, first), lambda: first._foreign)
-    assert first.free.seen == {"a": EMPTY}
+    assert (sees(first), first.free.seen) == (True, {"a": EMPTY})
     assert first.free.swap("a", f"{address.prefix}/home/a/leader", epoch, {"a": EMPTY})
 
 
@@ -182,6 +182,7 @@ def test_keys_of_something_else_are_told(address: StoreAddress, key: str, value:
             late.open()
         Etcd(one).transact([], [put(f"{at}/{key}", None)], "x", 5.0)
         wait_until(partial(is_told_of_nothing, found), lambda: found._foreign)
+        assert sees(found)
 
 
 def test_what_etcd_has_forgotten_is_read_anew(opened: Callable[[str, str], Directory], etcd: list[Member]) -> None:

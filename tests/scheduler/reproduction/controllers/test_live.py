@@ -139,7 +139,7 @@ def test_results_as_lines_and_as_json() -> None:
     found = Measured(runs, COSTS)
     text = list(lines(found))
 
-    assert text[2].split()[-1] == f"{1000 * COSTS.message:.3f}"
+    assert text[2].split()[-1] == "2.795"
     assert text[-1].split()[:3] == ["small", "1", "50"]
     assert text[-1].count("0.5 (0.5 to 0.5)") == 1
     assert to_json(found, 1)["runs"][1]["conditions"] == usual._asdict()
