@@ -119,8 +119,7 @@ def kernel() -> Kernel:
     modules = [importlib.import_module(name) for name in MODULES]
     plain = [dict(vars(module)) for module in modules]
     try:
-        with _only_one(modules):
-            _compile(modules)
+        _compile(modules)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with numba, an answer must come
         for module, names in zip(modules, plain, strict=True):
             vars(module).update(names)
@@ -180,7 +179,7 @@ def _compile(modules: Sequence[ModuleType]) -> None:
     if numba.config.DISABLE_JIT:
         message = "numba is switched off by NUMBA_DISABLE_JIT"
         raise RuntimeError(message)
-    with caching(_cache_folder(modules)):
+    with _only_one(modules), caching(_cache_folder(modules)):
         with contextlib.suppress(numba.NumbaError):  # what was marked complete has lost files
             if is_cached():
                 _replace(modules, ("place",))

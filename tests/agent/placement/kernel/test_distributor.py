@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
 import random
@@ -396,6 +397,18 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
         assert {file.suffix for file in lost} == {".nbi", ".nbc"}
         assert self.run(script) == "True True\n"
         assert all(file.exists() for file in lost)
+
+    def test_who_does_not_compile_waits_for_nobody(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without numba's compiler the kernel is there at once, also while another process fills the cache."""
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+        mark = distributor._mark([importlib.import_module(name) for name in distributor.MODULES])
+        assert mark is not None
+        with mark.with_name("lock").open("w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            script = "from drom.agent.placement.kernel.distributor import kernel\nprint(kernel().error)"
+            said = self.run(self.NO_JIT + script)
+
+        assert said == "RuntimeError: numba is switched off by NUMBA_DISABLE_JIT\n"
 
     def test_cache_belongs_to_the_very_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sources of the same text at another place, or changed at another time, get a cache of their own."""
