@@ -158,7 +158,9 @@ def _wanted(value: dict[str, Any], spec: dict[str, Any]) -> Iterator[str]:
         yield f"priority {spec['priority']}"
     yield from (f"{name} {spec[name]}" for name in ("signal", "contract") if spec.get(name))
     if spec["after"]:
-        yield cut_middle(", ".join(f"{kind}:{other}" for kind, other in spec["after"]), 60)
+        # With an array, of which one job has to fail, in the fourth place.
+        named = (f"{kind}:{(more or [other])[-1]}" for kind, other, *more in spec["after"])
+        yield cut_middle(", ".join(dict.fromkeys(named)), 60)
 
 
 def _files(spec: dict[str, Any]) -> Iterator[str]:

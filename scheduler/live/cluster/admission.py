@@ -242,7 +242,7 @@ class Fitting:
 def dependencies(after: Iterable[Dependency], state_of: Callable[[int], str | None]) -> tuple[list[int], str]:
     """Return the jobs for which a job with the dependencies `after` still waits, and why it can never start.
 
-    The reason is empty if it can.
+    The reason is empty if it can. Arrays of which one job has to fail are left to `without_failure`.
     """
     blocking = []
     for dependency in after:
@@ -255,6 +255,19 @@ def dependencies(after: Iterable[Dependency], state_of: Callable[[int], str | No
     return blocking, ""
 
 
+def without_failure(after: Iterable[Dependency], state_of: Callable[[int], str | None]) -> str:
+    """Return why a job can never start that waits for the failure of a job of an array: all have succeeded.
+
+    It is empty if one has failed or may still fail.
+    """
+    completed: dict[int, bool] = {}
+    for one in after:
+        if one.array is not None:
+            completed[one.array] = completed.get(one.array, True) and state_of(one.job) == COMPLETED
+    found = (array for array, whole in completed.items() if whole)
+    return next((f"it was to start after failure of a job of array {one}, which is completed" for one in found), "")
+
+
 def check_dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> None:
     """Raise SchedulerError, with the reason, for a job that waits for a job that never existed, or waits forever."""
     for dependency in spec.after:
@@ -262,7 +275,7 @@ def check_dependencies(spec: Spec, state_of: Callable[[int], str | None]) -> Non
             msg = f"there is no job {dependency.job} to wait for: see drom queue --all."
             raise SchedulerError(msg)
     _, hopeless = dependencies(spec.after, state_of)
-    if hopeless:
+    if hopeless := hopeless or without_failure(spec.after, state_of):
         msg = f"the job could never start, as {hopeless}: leave that out of --dependency, or name another job."
         raise SchedulerError(msg)
 
@@ -285,6 +298,6 @@ def _met(dependency: Dependency, state: str | None) -> bool | None:
         return None if state in (PENDING, STARTING) else True
     if state is not None and state not in FINAL:
         return None
-    if dependency.kind == "afterany":
+    if dependency.kind == "afterany" or dependency.array is not None:
         return True
     return (state == COMPLETED) == (dependency.kind == "afterok")

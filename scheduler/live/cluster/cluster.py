@@ -38,7 +38,7 @@ from drom.scheduler.live.cluster.spec import MOST_DEPENDENCIES, Dependency, Spec
 from drom.scheduler.live.cluster.state import ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from drom.scheduler.engine.compiler import Policy
     from drom.scheduler.live.cluster.driver import Driver
@@ -142,12 +142,17 @@ class Cluster:
 
         Raises SchedulerError if these are too many, and for a job that is not in its array.
         """
-        found = (Dependency(one.kind, number) for one in spec.after for number in self._jobs_of(one))
-        after = list(islice(found, MOST_DEPENDENCIES + 1))
+        after = list(islice((single for one in spec.after for single in self._singles(one)), MOST_DEPENDENCIES + 1))
         if len(after) > MOST_DEPENDENCIES:
             msg = f"the job waits for more than {MOST_DEPENDENCIES} jobs, the most for one: name fewer arrays."
             raise SchedulerError(msg)
         return replace(spec, after=tuple(dict.fromkeys(after)))
+
+    def _singles(self, one: Dependency) -> Iterator[Dependency]:
+        """Yield dependencies on single jobs that mean the same as `one`."""
+        numbers = self._jobs_of(one)
+        array = one.job if one.kind == "afternotok" and len(numbers) > 1 else None
+        return (Dependency(one.kind, number, array=array) for number in numbers)
 
     def _jobs_of(self, one: Dependency) -> Sequence[int]:
         """Return the numbers of the jobs that a dependency names. Raises SchedulerError for one not in its array."""

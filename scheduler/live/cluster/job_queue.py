@@ -107,7 +107,7 @@ class JobQueue:
         """Submit a waiting job to the policy if it may start, or end it if it never can."""
         if job.spec.after and not self.dependencies.join(job):
             blocking, hopeless = admission.dependencies(job.spec.after, self._state.state_of)
-            if hopeless:
+            if hopeless := hopeless or admission.without_failure(job.spec.after, self._state.state_of):
                 self.finish(job, CANCELLED, now, hopeless)
                 return
             self.dependencies.begin(job, blocking)
@@ -234,9 +234,14 @@ class JobQueue:
     def _look_again(self, other: int, wait: Wait) -> None:
         """Record which jobs of `wait` may start, or never can, after the job `other` has started or ended."""
         blocking, hopeless = admission.dependencies(wait.open[other], self._state.state_of)
+        if blocking:
+            return
         numbers = list(wait.jobs)
-        if hopeless or (not blocking and self.dependencies.met(wait, other, self._state.jobs[numbers[0]])):
-            self._affected.extend((number, hopeless) for number in numbers)
+        if not hopeless:
+            if not self.dependencies.met(wait, other, self._state.jobs[numbers[0]]):
+                return
+            hopeless = admission.without_failure(wait.spec.after, self._state.state_of)
+        self._affected.extend((number, hopeless) for number in numbers)
 
     # --- what the policy knows of waiting jobs --------------------------------------------------------------------
 

@@ -75,11 +75,15 @@ LONGEST_PATH = 4095
 
 
 class Dependency(NamedTuple):
-    """One job that another waits for; with the index of an `element` the one in the array `job`, until it is found."""
+    """One job that another waits for; with the index of an `element` the one in the array `job`, until it is found.
+
+    With an `array` one failed job of that array suffices, once all have ended, as for ``afternotok`` in Slurm.
+    """
 
     kind: str
     job: int
     element: int | None = None
+    array: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Spec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as JSON values, which are its own."""
-        after = [one[:2] if one[-1] is None else one for one in self.after]
+        after = [one[: max(end for end, value in enumerate(one, 1) if value is not None)] for one in self.after]
         return {name: getattr(self, name) for name in _NAMES} | {"after": after}
 
 
@@ -685,7 +689,9 @@ def _clean(name: str) -> str:
     return clean_name(name) or "job"
 
 
-def _dependency(kind: str, job: int, element: int | None = None) -> Dependency:
-    if kind not in KINDS or type(job) is not int or not 0 < job < MOST_JOBS or type(element) not in (int, type(None)):
+def _dependency(kind: str, job: int, element: int | None = None, array: int | None = None) -> Dependency:
+    if kind not in KINDS or type(job) is not int or not 0 < job < MOST_JOBS:
         raise ValueError
-    return Dependency(kind, job, element)
+    if not {type(element), type(array)} <= {int, type(None)}:
+        raise ValueError
+    return Dependency(kind, job, element, array)

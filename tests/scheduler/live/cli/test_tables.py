@@ -133,6 +133,15 @@ def test_a_job_that_waits_for_many_jobs_names_few_of_them() -> None:
     assert "malleable, afterany:1, afterany:2, aftera\N{HORIZONTAL ELLIPSIS}8, afterany:299, afterany:300" in lines[2]
 
 
+def test_a_job_that_waits_for_a_failure_names_the_array_once() -> None:
+    """As the user has written it, beside single jobs."""
+    any_of = tuple(Dependency("afternotok", number, array=12) for number in (12, 13, 14))
+    spec = Spec(("true",), folder="/", after=(*any_of, Dependency("afternotok", 7)))
+    lines = tables.job(brief(spec=spec.to_json(), history=[], explanation=[]))
+
+    assert lines[2].endswith(", malleable, afternotok:12, afternotok:7")
+
+
 def test_a_job_shows_what_it_asks_for() -> None:
     """A line each, with those alone of which there is something to say."""
     plain = tables.job(brief(spec=Spec(command=("true",), folder="/home/ann").to_json(), history=[], explanation=[]))

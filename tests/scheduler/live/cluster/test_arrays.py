@@ -23,7 +23,7 @@ from tests.support.other_users import NOBODY
 from tests.support.scheduler_requests import HELD, ROOT, scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from drom.scheduler.live.cluster.jobs import Job
@@ -55,9 +55,9 @@ def running(jobs: list[Job]) -> list[int]:
     return [job.index for job in jobs if job.state == "running"]
 
 
-def end(here: FakeCluster, job: Job) -> None:
-    """Let a job end well."""
-    here.nodes[job.launcher].end((job.number, job.attempt), 0)
+def end(here: FakeCluster, job: Job, status: int = 0) -> None:
+    """Let a job end, well unless a status is given."""
+    here.nodes[job.launcher].end((job.number, job.attempt), status)
     here.settle()
 
 
@@ -109,6 +109,41 @@ def test_a_job_may_wait_for_a_whole_array(here: FakeCluster) -> None:
         assert after.state == "pending"
         end(here, job)
     assert after.state == "running"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("statuses", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)])
+def test_a_job_may_wait_for_a_failure_of_an_array(here: FakeCluster, statuses: Sequence[int], *, restart: bool) -> None:
+    """One job that fails suffices, and all have to end first, as with Slurm; a restart changes nothing."""
+    jobs = array(here, "0-2")
+    (after,) = array(here, "7", after=(Dependency("afternotok", 1),))
+    for number, status in enumerate(statuses, 1):
+        assert after.state == "pending"
+        assert here.cluster.queue.waits_for(after.number) == [job.number for job in jobs[number - 1 :]]
+        end(here, jobs[number - 1], status)
+        if restart and number < len(jobs):
+            here.crash()
+            here.settle()
+            after = here.cluster.jobs[after.number]
+            jobs = [here.cluster.jobs.get(job.number, job) for job in jobs]
+    assert after.state == "running"
+    (later,) = array(here, "7", after=(Dependency("afternotok", 1),))
+    assert later.state == "running"
+
+
+def test_a_failure_that_no_job_of_an_array_had_is_not_waited_for(here: FakeCluster) -> None:
+    """All have succeeded: who waited is cancelled, and who comes later is refused, with the reason."""
+    jobs, others = array(here, "0-2"), array(here, "0-1")
+    (after,) = array(here, "7", after=(Dependency("afternotok", 4), Dependency("afternotok", 1)))
+    end(here, others[0], 1)
+    for job in (*jobs, others[1]):
+        assert after.state == "pending"
+        end(here, job)
+
+    reason = "it was to start after failure of a job of array 1, which is completed"
+    assert (after.state, after.reason) == ("cancelled", reason)
+    with pytest.raises(SchedulerError, match=f"^the job could never start, as {reason}: leave that out of"):
+        array(here, "7", after=(Dependency("afternotok", 1),))
 
 
 def test_a_job_may_wait_for_one_of_an_array(here: FakeCluster) -> None:
