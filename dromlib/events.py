@@ -85,12 +85,12 @@ class Listener:
             self._subscription = None
 
 
-class Knock:
+class Registration:
     """A registration with the next agent: `take`, called in a thread that delays the end of no loop or program."""
 
     def __init__(self, take: Callable[[], Grant | None]) -> None:
         self._taken: Future[Grant | None] = Future()
-        Thread(target=self._run, args=(take,), name="drom-knock", daemon=True).start()
+        Thread(target=self._run, args=(take,), name="drom-register", daemon=True).start()
 
     def _run(self, take: Callable[[], Grant | None]) -> None:
         try:

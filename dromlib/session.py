@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dromlib.adapters import Adapter
-    from dromlib.events import Knock, Listener
+    from dromlib.events import Listener, Registration
 
     T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Session(Handle):
             raise ValueError(f"min_cpus={min_cpus} is above max_cpus={max_cpus}: give at most as many.")
         self._wanted = (0, 0)
         self._listener: Listener | None = None
-        self._knock: Knock | None = None
+        self._registration: Registration | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -114,7 +114,7 @@ class Session(Handle):
         after `close`. Raises RuntimeError if another thread waits in this session.
         """
         end = None if timeout is None else monotonic() + timeout
-        while self._wait_for_news(timeout):
+        while self._wait_for_grant(timeout):
             grant = self._take()
             if grant:
                 return grant
@@ -157,16 +157,16 @@ class Session(Handle):
 
     async def _take_in_loop(self) -> Grant | None:
         """Take a grant; a new registration with an agent, which may take seconds, is left to another thread."""
-        if self._knock is None:
-            if not self._may_knock:
+        if self._registration is None:
+            if not self._may_register:
                 return self._take()
-            from dromlib.events import Knock
+            from dromlib.events import Registration
 
-            self._knock = Knock(self._take)
-        knock = self._knock
-        await knock.done()  # a task that is cancelled, or a loop that ends, leaves it to the next one
-        self._knock = None
-        return knock.grant()
+            self._registration = Registration(self._take)
+        registration = self._registration
+        await registration.done()  # a task that is cancelled, or a loop that ends, leaves it to the next one
+        self._registration = None
+        return registration.grant()
 
     def _listen(self, place: tuple[str, int]) -> None:
         from dromlib.events import Listener

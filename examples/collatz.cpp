@@ -31,7 +31,7 @@ static void malleability_point(drom *handle, unsigned most, unsigned &threads)
     if (!drom_poll(handle) || drom_take(handle, &grant) <= 0)
         return;
     threads = std::min<unsigned>(grant.ncpus, most);
-    drom_apply(handle, &grant); // binds every thread, then tells the agent
+    drom_apply(handle, &grant); // binds every thread, then acknowledges
 }
 // malleable end
 

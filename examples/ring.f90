@@ -67,7 +67,7 @@ contains
         if (drom_take(handle, grant) <= 0) return
         call omp_set_num_threads(min(int(grant%ncpus), most))
         rc = omp_pause_resource_all(omp_pause_soft) ! or surplus threads would spin on, on the CPUs that are kept
-        rc = drom_apply(handle, grant)              ! binds every thread, then tells the agent
+        rc = drom_apply(handle, grant)              ! binds every thread, then acknowledges
     end subroutine
     ! malleable end
 

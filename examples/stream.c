@@ -22,7 +22,7 @@ static int malleability_point(drom *d, int most)
         return 0;
     omp_set_num_threads(g.ncpus < (uint32_t)most ? (int)g.ncpus : most);
     omp_pause_resource_all(omp_pause_soft); /* or surplus threads would spin on, on the CPUs that are kept */
-    drom_apply(d, &g);                      /* binds every thread, then tells the agent */
+    drom_apply(d, &g);                      /* binds every thread, then acknowledges */
     return 1;
 }
 /* malleable end */

@@ -96,7 +96,7 @@ def _await_change(epoch: memoryview, before: int) -> None:
 def crowd(agent: Agent) -> Iterator[IdlePrograms]:
     """Yield an empty crowd; all its programs have ended when the block ends."""
     request = agent.folder.parent / "request"
-    words = [native.bench_path("crowd"), agent.folder / "door", request]
+    words = [native.bench_path("idle_programs"), agent.folder / "door", request]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield IdlePrograms(agent, process, request)

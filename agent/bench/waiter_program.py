@@ -101,7 +101,7 @@ def main(kind: str, *words: str) -> None:
         return
     with dromlib.attach([]) as session:
         if session.mode != "responder":
-            sys.exit("bench_waiter: no agent gave this program a seat")
+            sys.exit("bench_waiter: no agent manages this program")
         gc.disable()
         if kind == "poll":
             poll(session, int(words[0]), int(words[1]))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads jobs and nodes of Slurm, and changes waiting jobs, for `drom slurm --helper`: much quicker than Slurm's
- * commands, since it asks slurmctld only for what has changed. Run and ended by the daemon; see docs/slurm.md.
+ * Reads jobs and nodes of Slurm, and changes waiting jobs, for `drom slurm --helper`: much faster than Slurm's
+ * commands, since it requests from slurmctld only what has changed. Started and ended by the daemon; see docs/slurm.md.
  *
- * It first writes "drom-slurm-helper PROTOCOL VERSION". Then each line that it reads gets one answer, a line
+ * It first writes "drom-slurm-helper PROTOCOL VERSION". Then it writes one answer to each line that it reads, a line
  * "WORD BYTES" and so many bytes:
  *
  *   jobs SEPARATOR          ok: all jobs, as `squeue -O` prints them in UTC, each field followed by the separator, and each
@@ -12,7 +12,7 @@
  *                           same: nothing has changed since the last answer
  *   update NAME=VALUE ...   ok: the change of `scontrol update` is done
  *
- * "failed" comes with Slurm's reason, "bad" is the answer to any other line. It ends at the end of its input.
+ * "failed" is followed by Slurm's reason; the answer to any other line is "bad". It exits at the end of its input.
  */
 #include <stdint.h>
 
@@ -363,7 +363,7 @@ int main(void)
         return 1;
     }
     nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (nowhere < 0 || dup2(nowhere, STDERR_FILENO) < 0) /* libslurm writes there what is in the answers as well */
+    if (nowhere < 0 || dup2(nowhere, STDERR_FILENO) < 0) /* libslurm's messages there are in the answers as well */
         return 1;
     slurm_init(NULL);
     printf("drom-slurm-helper %d %ld.%02ld\n", PROTOCOL, SLURM_VERSION_MAJOR(version), SLURM_VERSION_MINOR(version));

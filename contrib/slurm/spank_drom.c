@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPANK plugin (spank(7)) that makes the tasks of Slurm's steps tasks of the node's agent, as drom-run does, and their programs
- * malleable without a change. It never stops a job: where there is no grant, a task runs as without this plugin. */
+ * malleable without a change. It never stops a job: without a grant, a task runs as without this plugin. */
 #include <stdint.h>
 
 #pragma GCC visibility push(default)
@@ -31,14 +31,14 @@ static struct {
     bool is_valid;
 } site = {"/run/drom", "/usr/local/bin/drom-run", 30, false, true};
 
-/* What the user has asked for. `min` and `max` are CPUs per task; 0: not said. */
+/* The user's options. `min` and `max` are CPUs per task; 0: unspecified. */
 static struct {
     bool is_malleable;
     bool is_off;
     bool is_on;
     uint32_t min;
     uint32_t max;
-} wish;
+} user;
 
 /* --- the site's settings --- */
 
@@ -49,7 +49,7 @@ static bool is_setting(const char *word, const char *name, const char **value)
     return strncmp(word, name, length) == 0;
 }
 
-/* Return whether a word of plugstack.conf is one of ours, and store its value. */
+/* Return whether a word of plugstack.conf is a valid setting, and store its value. */
 static bool read_setting(const char *word)
 {
     const char *value;
@@ -84,7 +84,7 @@ static void read_settings(int count, char **words)
 
 /* --- the user's options --- */
 
-/* Read CPUs from 1 to the most that a mask has, and go on behind them. */
+/* Read a number of CPUs from 1 to the maximum of a mask, and advance past it. */
 static bool read_cpus(const char **text, uint32_t *cpus)
 {
     char number[16];
@@ -102,26 +102,26 @@ static bool read_cpus(const char **text, uint32_t *cpus)
 static const char *read_malleable(const char *text)
 {
     uint32_t min = 0, max = 0;
-    bool is_said = text && *text;
-    if (is_said && (!read_cpus(&text, &min) || *text++ != ':' || !read_cpus(&text, &max) || *text))
+    bool has_text = text && *text;
+    if (has_text && (!read_cpus(&text, &min) || *text++ != ':' || !read_cpus(&text, &max) || *text))
         return "give two numbers of CPUs per task, from 1 on, such as --malleable=4:48";
     if (min > max)
         return "the minimum must not be above the maximum";
-    wish.is_malleable = true;
-    wish.min = min;
-    wish.max = max;
+    user.is_malleable = true;
+    user.min = min;
+    user.max = max;
     return NULL;
 }
 
 static const char *read_drom(const char *text)
 {
-    wish.is_on = text && strcmp(text, "on") == 0;
-    wish.is_off = text && strcmp(text, "off") == 0;
-    return wish.is_on || wish.is_off ? NULL : "give on or off";
+    user.is_on = text && strcmp(text, "on") == 0;
+    user.is_off = text && strcmp(text, "off") == 0;
+    return user.is_on || user.is_off ? NULL : "give on or off";
 }
 
-/* Slurm gives options from the environment (of a batch job) first, and then those of the command line, which count. On the node
- * it gives them once more: a value that is bad only there is not worth a job. */
+/* Slurm passes options from the environment (of a batch job) first, and then those of the command line, which take precedence. On
+ * the node it passes them once more: a value that is bad only there does not fail the job. */
 static int take_option(int option, const char *value, int remote)
 {
     const char *reason = option == OPTION_MALLEABLE ? read_malleable(value) : read_drom(value);
@@ -150,18 +150,18 @@ CALLED_BY_SLURM int slurm_spank_init(spank_t spank, int count, char **words)
 
 /* --- a task --- */
 
-/* What drom says of one task in hundreds is enough for the user; slurmd's log has all. */
-static void tell_user(const char *sentence)
+/* The user gets the messages of one task in hundreds; slurmd's log has all. */
+static void print_to_user(const char *message)
 {
-    slurm_spank_log("drom: %s", sentence);
+    slurm_spank_log("drom: %s", message);
 }
 
-static void tell_site(const char *sentence)
+static void print_to_log(const char *message)
 {
-    slurm_info("drom: %s", sentence);
+    slurm_info("drom: %s", message);
 }
 
-/* Where Slurm makes no control group, the agent takes the job's name, and the affinity that Slurm has set, from us. */
+/* If Slurm makes no control group, the agent gets the job's name, and the affinity that Slurm has set, from this registration. */
 static struct options options_of(spank_t spank)
 {
     static char *nothing[] = {"?", NULL}, name[32];
@@ -181,9 +181,9 @@ static struct options options_of(spank_t spank)
     const char *malleability = getenv("DROM_MALLEABILITY"), *runtime = getenv("DROM_OPENMP_RUNTIME");
     options.malleability = malleability ? find_choice(MALLEABILITIES, malleability) % CHOICES : MALLEABILITY_AUTO;
     options.runtime = runtime ? find_choice(RUNTIMES, runtime) % CHOICES : RUNTIME_AUTO;
-    if (wish.is_malleable) {
-        options.min = wish.min;
-        options.cpus = wish.max;
+    if (user.is_malleable) {
+        options.min = user.min;
+        options.cpus = user.max;
     } else {
         options.job_class = DROM_CLASS_RIGID;
         options.cpus = spank_get_item(spank, S_STEP_CPUS_PER_TASK, &cpus) == ESPANK_SUCCESS ? cpus : 0;
@@ -197,12 +197,14 @@ static void register_task(const struct options *options)
     become_task(&registration, options);
     switch (registration.verdict) {
     case VERDICT_GRANTED: break;
-    case VERDICT_REFUSED: dromi_say("this task runs unmanaged, on the CPUs that Slurm gave it: %s", registration.answer.reply.text); break;
-    case VERDICT_UNMANAGED: dromi_say("this task runs unmanaged: %s", registration.answer.reply.text); break;
-    case VERDICT_NO_AGENT: dromi_explain(registration.error, registration.dir, "this task runs unmanaged: ", " (", ")"); break;
+    case VERDICT_REFUSED:
+        dromi_print("this task runs unmanaged, on the CPUs that Slurm gave it: %s", registration.answer.reply.text);
+        break;
+    case VERDICT_UNMANAGED: dromi_print("this task runs unmanaged: %s", registration.answer.reply.text); break;
+    case VERDICT_NO_AGENT: dromi_report_no_agent(registration.error, registration.dir, "this task runs unmanaged: ", " (", ")"); break;
     case VERDICT_LATE:
-        dromi_say("this task runs unmanaged, on the CPUs that Slurm gave it: the agent in %s has granted it none within %" PRIu32 " s.",
-                  registration.dir, site.deadline_s);
+        dromi_print("this task runs unmanaged, on the CPUs that Slurm gave it: the agent in %s has granted it none within %" PRIu32 " s.",
+                    registration.dir, site.deadline_s);
         break;
     }
 }
@@ -216,8 +218,8 @@ static void change(const char *name, const char *value, void *spank)
         slurm_info("drom: %s is not changed in the environment of a task: %s", name, spank_strerror(rc));
 }
 
-/* Register the task, or prepare a script: both read and change `environ`, for which the task's environment is put. Nothing else
- * runs in this process, which was forked off to execute the task. */
+/* Register the task, or prepare a script: both read and change `environ`, which is the task's environment meanwhile. Nothing else
+ * runs in this process, which was forked to execute the task. */
 static void start_in_environment(spank_t spank, bool is_program)
 {
     char **slurms = environ, **theirs = NULL, **before, **mine;
@@ -246,12 +248,12 @@ CALLED_BY_SLURM int slurm_spank_task_init(spank_t spank, int count, char **words
     (void)count, (void)words;
     uint32_t step = 0;
     int task = 0;
-    bool is_wanted = wish.is_malleable || wish.is_on || site.registers_all;
-    if (!site.is_valid || wish.is_off || !is_wanted || spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
+    bool is_wanted = user.is_malleable || user.is_on || site.registers_all;
+    if (!site.is_valid || user.is_off || !is_wanted || spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS)
         return ESPANK_SUCCESS;
     spank_get_item(spank, S_TASK_ID, &task);
-    dromi_say_to = task == 0 && (wish.is_malleable || wish.is_on) ? tell_user : tell_site;
-    start_in_environment(spank, step <= SLURM_MAX_NORMAL_STEP_ID); /* else a batch script or an interactive shell */
-    dromi_say_to = NULL;
+    dromi_print_handler = task == 0 && (user.is_malleable || user.is_on) ? print_to_user : print_to_log;
+    start_in_environment(spank, step <= SLURM_MAX_NORMAL_STEP_ID); /* otherwise a batch script or an interactive shell */
+    dromi_print_handler = NULL;
     return ESPANK_SUCCESS;
 }

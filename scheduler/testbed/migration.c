@@ -140,7 +140,7 @@ int main(int argc, char **argv)
         MPI_Comm_rank(drom_mpi_comm(m), &first);
         seconds += took, points++;
         if (running != (changes % 2 ? ranks : ranks / 2))
-            continue; /* not all ranks have had the news before that point */
+            continue; /* not all ranks had received the update before that point */
         if (first == 0)
             printf("change %d %.9f %ld\n", running, seconds, points), fflush(stdout);
         seconds = 0, points = 0, changes++;

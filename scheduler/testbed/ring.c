@@ -23,7 +23,7 @@ static void rest(double seconds)
     nanosleep(&time, NULL);
 }
 
-/* Return whether all ranks are at this step. Who waits sleeps: MPI's own waiting would take a real core from somebody. */
+/* Return whether all ranks are at this step. Waiting ranks sleep: MPI's own waiting would use a real core. */
 static int all_are_at(long step, int ranks)
 {
     long sum = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that does what each line of its input says and answers each with one line. */
+/* A program that executes the command in each line of its input, and prints one line for each. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -191,7 +191,7 @@ static void narrow(void)
     answer("narrow %d", drom_mode(d));
 }
 
-/* Attach in a thread; `sit` takes its handle when the agent has answered. */
+/* Attach in a thread; `sit` takes its handle when the agent has replied. */
 static void knock(void)
 {
     pthread_create(&beside, NULL, attach, NULL);
@@ -246,7 +246,7 @@ static void drain(void)
     answer("drain");
 }
 
-/* Have the kernel refuse to tell of files from now on, as a sandbox may. */
+/* Have the kernel refuse to return the status of files from now on, as a sandbox may. */
 static void deny(void)
 {
     if (refuse_call(SYS_newfstatat) < 0)

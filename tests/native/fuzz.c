@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the native part reads from others, for libFuzzer. The first byte says what the others are: a program file that drom-run
- * looks at, the answer at the door that it waits for, or registry and mailbox that a program attaches to. */
+/* All input that the native part reads from other processes, for libFuzzer. The first byte selects it: a program file that drom-run
+ * reads, the reply to its registration, or the registry and mailbox that a program attaches to. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 enum kind { PROGRAM, ANSWER, ATTACH, KINDS };
 
-static int door = -1;
+static int listener = -1;
 static const uint8_t *next_answer;
 static size_t next_size;
 
@@ -45,7 +45,7 @@ static void read_a_program(const uint8_t *data, size_t size)
     close(fd);
 }
 
-static void hear_an_answer(const uint8_t *data, size_t size)
+static void receive_an_answer(const uint8_t *data, size_t size)
 {
     int ends[2];
     struct answer answer;
@@ -90,7 +90,7 @@ static void answer_attach(int peer)
 static void *serve(void *unused)
 {
     for (;;) {
-        int peer = accept(door, NULL, NULL);
+        int peer = accept(listener, NULL, NULL);
         must(peer >= 0, "accept");
         answer_attach(peer);
         close(peer);
@@ -112,7 +112,7 @@ static void attach(const uint8_t *data, size_t size)
     drom_detach(d);
 }
 
-static void open_door(void)
+static void open_registration_socket(void)
 {
     static char folder[] = "/tmp/drom-fuzz-XXXXXX";
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -120,12 +120,12 @@ static void open_door(void)
     must(mkdtemp(folder) != NULL, "mkdtemp");
     setenv("DROM_RUNTIME_DIR", folder, 1);
     snprintf(address.sun_path, sizeof address.sun_path, "%s/door", folder);
-    door = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    must(bind(door, (struct sockaddr *)&address, sizeof address) == 0 && listen(door, 1) == 0, "door");
+    listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    must(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 1) == 0, "listen");
     must(pthread_create(&thread, NULL, serve, NULL) == 0, "thread");
 }
 
-static void close_door(void)
+static void close_registration_socket(void)
 {
     char path[64];
     snprintf(path, sizeof path, "%s/door", getenv("DROM_RUNTIME_DIR"));
@@ -136,14 +136,14 @@ static void close_door(void)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;
-    open_door();
-    atexit(close_door);
+    open_registration_socket();
+    atexit(close_registration_socket);
     return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const readers[KINDS])(const uint8_t *, size_t) = {read_a_program, hear_an_answer, attach};
+    static void (*const readers[KINDS])(const uint8_t *, size_t) = {read_a_program, receive_an_answer, attach};
     if (size)
         readers[data[0] % KINDS](data + 1, size - 1);
     return 0;

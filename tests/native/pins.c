@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread is to bind itself while another one puts the next grant in force: CPU 0 goes, and CPU 1 comes in its place. Says on
- * which CPUs the thread may be after that, as "whole LIST" of a whole grant and "part LIST" of the second half of one. */
+/* A thread binds itself while another one puts the next grant in force, which has CPU 1 instead of CPU 0. Prints the CPUs of the
+ * thread after that, as "whole LIST" for a whole grant and "part LIST" for the second half of one. */
 #include <sched.h>
 #include <stdio.h>
 
@@ -21,7 +21,7 @@ uint32_t copy_grant(drom_grant *g)
     return serial;
 }
 
-static void tell(const char *what)
+static void print_cpus(const char *what)
 {
     cpu_set_t set;
     sched_getaffinity(0, sizeof set, &set);
@@ -39,12 +39,12 @@ int main(void)
     session.serial = 1;
     begin();
     bind_self();
-    tell("whole");
+    print_cpus("whole");
     begin();
     pin_self(1, 2, 0);
-    tell("part");
-    in_force = 1; /* unheard of: nothing is new */
+    print_cpus("part");
+    in_force = 1; /* with the same serial: no new grant */
     pin_self(1, 2, 0);
-    tell("part");
+    print_cpus("part");
     return 0;
 }

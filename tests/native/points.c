@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that pass malleability points of the one session at the same time, while main does what its input says. With RACE
- * they also count them together without a lock, which a thread sanitizer must find. */
+/* Threads that pass malleability points of the one session at the same time, while main executes the commands in its input. With
+ * RACE they also count them in one variable without a lock, which a thread sanitizer must find. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ int main(void)
             int mode = drom_mode(drom_attach());
             printf("attach %d %u\n", mode, ncpus());
         } else if (strcmp(line, "points\n") == 0) {
-            have_points(DROM_POINTS_MPI);
+            report_points(DROM_POINTS_MPI);
             puts("points");
         } else
             printf("ncpus %u\n", ncpus());

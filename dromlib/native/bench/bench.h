@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs of `drom bench` have in common. */
+/* Shared by the programs of `drom bench`. */
 #ifndef DROM_BENCH_H
 #define DROM_BENCH_H
 
@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <time.h>
 
-/* Print a program's sentence on stderr; returns its exit code. */
-static inline int fail(const char *program, const char *sentence)
+/* Print a program's message on stderr; return its exit code. */
+static inline int fail(const char *program, const char *message)
 {
-    fprintf(stderr, "%s: %s\n", program, sentence);
+    fprintf(stderr, "%s: %s\n", program, message);
     return 1;
 }
 

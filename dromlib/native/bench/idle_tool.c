@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An OpenMP tool that does nothing: what a region takes longer with it is what LLVM's runtime takes for any tool. */
+/* An OpenMP tool that does nothing: the time that it adds to a region is LLVM's overhead for any tool. */
 #include "ompt.h"
 
 static int initialize(dompt_lookup lookup, int device, dompt_data *data)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi REPETITIONS - what standing in front of MPI costs: prints for each repetition the nanoseconds by which MPI_Send, and
- * MPI_Recv with more parameters than there are registers, take longer than PMPI_Send and PMPI_Recv, which nobody intercepts.
- * Nobody is at the other end, so that a call returns at once. Of many short loops the fastest counts: others may want the CPU. */
+/* mpi REPETITIONS - the cost of intercepting MPI: prints for each repetition the nanoseconds by which MPI_Send, and MPI_Recv with
+ * more parameters than fit into registers, take longer than PMPI_Send and PMPI_Recv, which are not intercepted. The peer is
+ * MPI_PROC_NULL, so that a call returns at once. The fastest of many short loops counts, as other programs may use the CPU. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,11 +3,11 @@
  *
  *     node poll REPETITIONS CALLS   print for each repetition the nanoseconds of a drom_poll() when nothing changes, and the
  *                                   same with the loop around it
- *     node seen CPU FILE CHANGES    poll without pause on one CPU; write into FILE when each change was seen
+ *     node seen CPU FILE CHANGES    poll without pause on one CPU; write into FILE when each change was detected
  *     node follow                   apply every grant until killed
  *     node regain                   poll each 10 ms; run on each CPU that is new in a grant, and print the nanoseconds of
- *                                   CLOCK_MONOTONIC at which it did on the last one
- *     node crowd PROCESSES THREADS  apply every grant, as so many processes of so many threads that sleep
+ *                                   CLOCK_MONOTONIC when it runs on the last one
+ *     node crowd PROCESSES THREADS  apply every grant, with so many processes of so many threads that sleep
  *
  * It ends with its parent.
  */
@@ -28,10 +28,10 @@
 #include "drom.h"
 
 #define LIFE_SECONDS 300
-/* What the compiler knows of memory ends here: neither loop may be hoisted, merged or left out. */
+/* A compiler barrier: neither loop may be hoisted, merged or left out. */
 #define BARRIER() __asm__ volatile("" ::: "memory")
 
-/* Nanoseconds of a loop that polls, and how many polls answered 1. */
+/* Return the nanoseconds of a loop that polls; count the polls that returned 1. */
 __attribute__((noinline)) static uint64_t time_polls(drom *d, long calls, long *changes)
 {
     uint64_t start = now_ns();
@@ -82,7 +82,7 @@ static int poll_often(drom *d, int repetitions, long calls)
     return 0;
 }
 
-/* FILE: word 0 counts what was seen, the start included; from word 1 on stands the moment of each change. */
+/* FILE: word 0 counts the start and the changes detected; from word 1 on follows the time of each change. */
 static int see_changes(drom *d, int cpu, const char *path, size_t changes)
 {
     static drom_grant grant;
@@ -188,7 +188,7 @@ int main(int argc, char **argv)
     alarm(LIFE_SECONDS);
     drom *d = drom_attach();
     if (drom_mode(d) != DROM_RESPONDER)
-        return fail("node", "no agent gave this program a seat");
+        return fail("node", "no agent manages this program");
     int rc = 2;
     if (argc == 4 && strcmp(argv[1], "poll") == 0)
         rc = poll_often(d, atoi(argv[2]), atol(argv[3]));

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nodes HOSTFILE CYCLES EACH NODE... - how long growing onto nodes and giving them up takes, beside MPI alone: prints for each cycle
- * the milliseconds of the longest point while EACH ranks are spawned on each node, of the point in which these are released, and
- * of a plain MPI_Comm_spawn of as many ranks and its MPI_Intercomm_merge. Started on the node `n1`, with that host file. */
+/* nodes HOSTFILE CYCLES EACH NODE... - how long it takes to add nodes and to release them, compared with MPI alone: prints for each
+ * cycle the milliseconds of the longest malleability point while EACH ranks are spawned on each node, of the point in which these
+ * are released, and of a plain MPI_Comm_spawn of as many ranks and its MPI_Intercomm_merge. Runs on the node `n1`, with that host
+ * file. */
 #include <drom_mpi.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char **nodes; /* and their ranks */
-static int node_count, each, launched;
+static char **nodes;
+static int node_count, each, launched; /* ranks on each node, and launched on n1 */
 
 static void write_hosts(const char *path, int count)
 {
@@ -26,7 +27,7 @@ static void write_hosts(const char *path, int count)
         MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* All ranks on one node: emulated nodes share memory, in which ranks of equal numbers would meet. */
+/* All ranks are on one node: emulated nodes share memory, where ranks of equal numbers would conflict. */
 static double spawn_plainly(MPI_Comm comm, char *program)
 {
     MPI_Comm children, all;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* paced.c - a program that only pretends to compute: it progresses at the speed of the cores that it is granted, asleep.
+/* paced.c - a synthetic program that sleeps instead of computing, and progresses at the speed of the cores that it is granted.
  *
- *     paced WORK SPEED...          a job of WORK seconds at speed 1; the k-th SPEED is that with k cores of a node
- *     paced --on FILE INDEX        the same job on another of its nodes; the first one starts it there
+ *     paced WORK SPEED...          a job of WORK seconds at speed 1; the k-th SPEED applies with k cores of a node
+ *     paced --on FILE INDEX        the same job on another of its nodes, started there by the first one
  *     paced --task FILE INDEX COUNT WORK SPEED...
  *                                  the task INDEX, from 0, of COUNT tasks on a node each, which a launcher has started
  *
  * On several nodes (DROM_NODELIST) it starts itself on the others through the agents, as mpirun does its daemons. Tasks of
- * a launcher such as srun meet in FILE instead, which is theirs alone. The slowest node rules: the work is divided once and
- * for all. It says when it began and when it was done, in unix seconds.
+ * a launcher such as srun share FILE instead, which no other program uses. The work is divided once, so the slowest node decides
+ * the speed. It prints the Unix times of its begin and its end.
  * Exit 0: done. 1: no agent, or a node was lost. 2: wrong usage. */
 #include <drom.h>
 #include <errno.h>
@@ -36,9 +36,9 @@ static double seconds(clockid_t clock)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static int fail(const char *sentence)
+static int fail(const char *message)
 {
-    fprintf(stderr, "paced: %s\n", sentence);
+    fprintf(stderr, "paced: %s\n", message);
     return 1;
 }
 
@@ -48,7 +48,7 @@ static void leave(int number)
     _exit(128 + number);
 }
 
-/* The cores that each node of the job has now, for all of its processes; then whether the job is over. */
+/* Map the table that all processes of the job share: the present cores of each node, then whether the job is over. */
 static atomic_int *open_table(int flags)
 {
     size_t size = (MOST_NODES + 1) * sizeof(atomic_int);
@@ -60,7 +60,7 @@ static atomic_int *open_table(int flags)
     return table == MAP_FAILED ? NULL : table;
 }
 
-/* Take a grant that is waiting, and say how many cores that leaves. */
+/* Apply a waiting grant, and store its number of cores. */
 static void take(drom *d, atomic_int *cores)
 {
     drom_grant grant;
@@ -84,14 +84,14 @@ static int start_on(const char *node, int index)
     snprintf(number, sizeof number, "%d", index);
     pid_t child = fork();
     if (child == 0) {
-        execl(step, step, space + 1, node, program, "--on", path, number, (char *)NULL); /* a task there, as of a script */
+        execl(step, step, space + 1, node, program, "--on", path, number, (char *)NULL); /* a task there, as if a script started it */
         _exit(127);
     }
     free(step);
     return child < 0 ? -1 : 0;
 }
 
-/* Take part at a node until the job is over: then its processes are ended, or they see it within `look_ms`. */
+/* Run the job's process on another node until the job is over: then it is ended, or notices that within `look_ms`. */
 static int follow(int index, int flags, int look_ms)
 {
     atomic_int *cores = open_table(flags);
@@ -117,7 +117,7 @@ static double speed_of(const double *speeds, int most, atomic_int *cores, int no
     return least;
 }
 
-/* Start the program on the other nodes of DROM_NODELIST, and say how many nodes there are; -1 if one cannot be reached. */
+/* Start the program on the other nodes of DROM_NODELIST; return how many nodes there are, -1 if one cannot be reached. */
 static int start_others(void)
 {
     int nodes = 1;
@@ -129,7 +129,7 @@ static int start_others(void)
     return nodes;
 }
 
-/* Do the work on `nodes` nodes; with 0, on those that it starts itself on. */
+/* Do the work on `nodes` nodes; with 0, on the nodes of DROM_NODELIST, where it starts itself. */
 static int lead(int nodes, double work, const double *speeds, int most)
 {
     atomic_int *cores = open_table(O_CREAT | (nodes ? 0 : O_EXCL));

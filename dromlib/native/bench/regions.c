@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* regions - the program in `drom bench openmp`: it knows nothing of drom and is run alone, and with its library loaded.
+/* regions - the program in `drom bench openmp`: it does not use drom.h, and is run with and without drom's library preloaded.
  *
  *     regions empty COUNT BURSTS        seconds of an empty region with if(0), the least mean of BURSTS bursts of COUNT, until SIGTERM
- *     regions steps MICROSECONDS        how many steps a thread computes that long
- *     regions work STEPS COUNT          seconds for COUNT regions in which each thread computes so much, until SIGTERM
+ *     regions steps MICROSECONDS        how many steps a thread computes in that time
+ *     regions work STEPS COUNT          seconds for COUNT regions in which each thread computes STEPS steps, until SIGTERM
  *     regions resize CHANGES            waits for that many changes of its team; for each prints the nanoseconds that the regions
- *                                       around it took longer than others of their size: "LESS|MORE NUMBER"
- *     regions granted CHANGES           the same, but it changes its grant by itself, in the registry of $DROM_RUNTIME_DIR
- *     regions alone CHANGES             the same, but it changes its team and the CPUs of its threads by itself
+ *                                       around it took longer than others of their size: "less|more NUMBER"
+ *     regions granted CHANGES           the same, but it changes its grant itself, in the registry of $DROM_RUNTIME_DIR
+ *     regions alone CHANGES             the same, but it changes its team and the CPUs of its threads itself
  *
  * It is built by gcc, and run on either runtime. It ends with its parent. */
 #include <dirent.h>
@@ -42,17 +42,17 @@ static long steps_in(double us)
     return (long)((double)probe * us * 1000 / (double)(now_ns() - begin));
 }
 
-static volatile sig_atomic_t told_to_end;
+static volatile sig_atomic_t is_ending;
 
 static void end(int number)
 {
-    told_to_end = number;
+    is_ending = number;
 }
 
 static void work(long steps, long count)
 {
     signal(SIGTERM, end);
-    while (!told_to_end) {
+    while (!is_ending) {
         uint64_t begin = now_ns();
         for (long i = 0; i < count; i++) {
 #pragma omp parallel
@@ -76,7 +76,7 @@ static double empty_burst(long count)
 static void empty(long count, long bursts)
 {
     signal(SIGTERM, end);
-    while (!told_to_end) {
+    while (!is_ending) {
         double least = empty_burst(count);
         for (long burst = 1; burst < bursts; burst++) {
             double mean = empty_burst(count);
@@ -94,9 +94,9 @@ static int by_value(const void *a, const void *b)
 }
 
 enum { NEAR = 64, PAUSE_NS = 3000000 };
-enum { PAYING = 5 }; /* regions from a change on; the one before, at whose end the news may be taken in, pays as well */
+enum { PAYING = 5 }; /* regions from a change on that count; so does the one before, at whose end the grant may be applied */
 
-/* The first of the CPUs that the program began with. */
+/* Return the first `count` of the CPUs that the program began with. */
 static cpu_set_t first_cpus(int count)
 {
     static cpu_set_t all;
@@ -135,7 +135,7 @@ static void *map_registry(void)
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* What an agent does, so that none is on these CPUs. The program sits in the first slot. */
+/* Publish a grant as an agent does, so that no agent uses these CPUs. The program has the first slot. */
 static void grant(int size)
 {
     static struct drom_header *header;
@@ -148,15 +148,15 @@ static void grant(int size)
     drom_publish((char *)header + header->header_size, mask, header->mask_bits / 64, 0);
 }
 
-/* Change from all threads to half of them and back, after a pause and regions enough to know what one costs. */
-static void change(void (*bring)(int), int threads, long regions)
+/* Change from all threads to half of them or back, after a pause and enough regions to know the cost of one. */
+static void change(void (*set_size)(int), int threads, long regions)
 {
     static int whole;
     static uint64_t since;
     whole = whole ? whole : threads;
     if (now_ns() - since < PAUSE_NS || regions < NEAR)
         return;
-    bring(threads < whole ? whole : whole / 2);
+    set_size(threads < whole ? whole : whole / 2);
     since = now_ns();
 }
 
@@ -179,12 +179,12 @@ static int64_t extra(uint64_t took, const struct times *usual)
     return (int64_t)took - (int64_t)median(usual);
 }
 
-/* Make a region, after what brings a change, if any; return how many threads it had. */
-static int make_region(void (*bring)(int), int threads, long regions, uint64_t *took)
+/* Execute a region, after a change by `set_size` if that is not NULL; return how many threads it had. */
+static int make_region(void (*set_size)(int), int threads, long regions, uint64_t *took)
 {
     uint64_t begin = now_ns();
-    if (bring)
-        change(bring, threads, regions);
+    if (set_size)
+        change(set_size, threads, regions);
 #pragma omp parallel
     if (omp_get_thread_num() == 0)
         threads = omp_get_num_threads();
@@ -192,16 +192,16 @@ static int make_region(void (*bring)(int), int threads, long regions, uint64_t *
     return threads;
 }
 
-static void resize(long changes, void (*bring)(int))
+static void resize(long changes, void (*set_size)(int))
 {
     static struct times times[2];
     struct times *usual = &times[0];
-    int threads = 0, most = 0, left = 0; /* of the regions that pay for the last change */
+    int threads = 0, most = 0, left = 0; /* regions left that count for the last change */
     uint64_t last = 0, took = 0;
     int64_t lost = 0;
     while (changes > 0) {
         int before = threads;
-        threads = make_region(left == 0 ? bring : NULL, before, usual->seen, &took);
+        threads = make_region(left == 0 ? set_size : NULL, before, usual->seen, &took);
         most = threads > most ? threads : most;
         struct times *old = usual;
         usual = &times[threads < most];

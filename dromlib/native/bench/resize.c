@@ -29,12 +29,12 @@ struct step {
     uint64_t begin, region, end, ncpus, changed;
 };
 
-static volatile sig_atomic_t told_to_stop;
+static volatile sig_atomic_t is_stopping;
 
 static void stop(int number)
 {
     (void)number;
-    told_to_stop = 1;
+    is_stopping = 1;
 }
 
 /* One sweep over a grid of n x n inner points, from u to v. */
@@ -69,7 +69,7 @@ static double *numbers(long count)
     return x;
 }
 
-/* What says when and where to move: an agent, or, without one, a clock and lists of CPUs. */
+/* What decides when and where to move: an agent, or, without one, a clock and lists of CPUs. */
 struct source {
     drom *d;
     char **lists;
@@ -119,7 +119,7 @@ static int change(struct source *source)
 static size_t work(struct source *source, int is_jacobi, long n, double *x, double *y, struct step *steps)
 {
     size_t done = 0;
-    for (; !told_to_stop && done < MOST_STEPS; done++) {
+    for (; !is_stopping && done < MOST_STEPS; done++) {
         struct step *step = &steps[done];
         step->begin = now_ns();
         step->changed = (uint64_t)change(source);
@@ -161,7 +161,7 @@ int main(int argc, char **argv)
     if (source.count)
         source.pause_ns = strtoull(argv[4], NULL, 10) * 1000000;
     else if (drom_mode(source.d = drom_attach()) != DROM_RESPONDER)
-        return fail("resize", "no agent gave this program a seat");
+        return fail("resize", "no agent manages this program");
     const size_t done = work(&source, is_jacobi, n, x, y, steps);
     if (source.d)
         drom_detach(source.d);

@@ -22,8 +22,8 @@ static void remove_end(char *text, const char *end)
         *at = '\0';
 }
 
-/* The interpreter that the first line of a script names. Installers write a path that a first line cannot hold, which is long or
- * has spaces, into the second instead: '''exec' "PATH" "$0" "$@" */
+/* Get the interpreter in the first line of a script. If its path is too long for that line or has spaces, installers write it into
+ * the second one: '''exec' "PATH" "$0" "$@" */
 static bool read_interpreter(const char *script, char python[PATH_MAX])
 {
     char text[PATH_MAX + 64];
@@ -55,17 +55,17 @@ static int run_python(int argc, char **argv)
     script[length < 0 ? 0 : length] = '\0';
     char *slash = strrchr(script, '/');
     if (!slash) {
-        dromi_say("cannot find where drom is installed (/proc/self/exe: %s): mount /proc.", strerror(errno));
+        dromi_print("cannot find where drom is installed (/proc/self/exe: %s): mount /proc.", strerror(errno));
         return EXIT_REFUSED;
     }
     strcpy(slash + 1, SCRIPT);
     if (!read_interpreter(script, python)) {
-        dromi_say("%s cannot be read or names no Python: install drom again.", script);
+        dromi_print("%s cannot be read or names no Python: install drom again.", script);
         return EXIT_REFUSED;
     }
     char **words = calloc((size_t)argc + 4, sizeof *words);
     if (!words) {
-        dromi_say("there is not enough memory to start %s.", python);
+        dromi_print("there is not enough memory to start %s.", python);
         return EXIT_REFUSED;
     }
     words[0] = python;
@@ -78,8 +78,8 @@ static int run_python(int argc, char **argv)
     sigaddset(&interrupt, SIGINT);
     sigprocmask(SIG_BLOCK, &interrupt, NULL);
     execv(python, words);
-    dromi_say("cannot run %s, the Python that drom is installed for (%s): %s.", python, strerror(errno),
-              errno == EACCES ? "install drom for one that every user may run" : "install drom again");
+    dromi_print("cannot run %s, the Python that drom is installed for (%s): %s.", python, strerror(errno),
+                errno == EACCES ? "install drom for one that every user may run" : "install drom again");
     free(words);
     return EXIT_REFUSED;
 }

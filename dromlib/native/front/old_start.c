@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start a program by the function of glibc 2.2.5, where the linker would take that of 2.34: `--wrap=__libc_start_main`. The old
- * one runs no constructors of the program itself before glibc 2.34 unless it is given `init`; programs of drom have none. */
+/* Start a program with the function of glibc 2.2.5 instead of that of 2.34, which the linker would choose:
+ * `--wrap=__libc_start_main`. Before glibc 2.34 the old one runs no constructors of the program itself unless it is given `init`;
+ * programs of drom have none. */
 typedef int entry(int, char **, char **);
 typedef void hook(void);
 

@@ -1,6 +1,6 @@
 ! SPDX-License-Identifier: Apache-2.0
 ! The functions of drom.h for Fortran: compile this file with the program, gfortran drom.f90 program.f90 $(drom flags).
-! What they do is said in drom.h and in drom(3).
+! They are documented in drom.h and in drom(3).
 module drom
     use, intrinsic :: iso_c_binding
     implicit none

@@ -8,7 +8,7 @@
  *             if (drom_take(d, &g) > 0) {
  *                 omp_set_num_threads((int)g.ncpus);
  *                 omp_pause_resource_all(omp_pause_soft);    // end surplus threads: they spin for milliseconds
- *                 drom_apply(d, &g);             // bind every thread, then tell the agent
+ *                 drom_apply(d, &g);             // bind every thread, then acknowledge
  *             }
  *         }
  *         compute();                             // parallel regions

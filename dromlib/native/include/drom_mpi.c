@@ -3,8 +3,8 @@
  *
  * The other drom_mpi_*.c are parts of this file, so that programs compile one.
  *
- * At a point the running ranks combine their wishes (who leaves, who is to join) and so all know the same next map. What
- * leads from one map to the next are messages between single ranks, since those that rest take part in nothing collective. */
+ * At a point the running ranks combine their requests (which ranks leave, which are to join), so that all compute the same next map.
+ * The steps from one map to the next use messages between single ranks, since resting ranks take part in no collective operation. */
 #include "drom_mpi_internal.h"
 
 #include <errno.h>
@@ -13,18 +13,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { REST_MS = 100, RETURN_MS = 1 }; /* between two looks for messages: while resting, and at most with a core again */
-enum { LEAST_US = 50 };                /* at least with a core again */
+enum { REST_MS = 100, RETURN_MS = 1 }; /* between two checks for messages: while resting, and at most with a core again */
+enum { LEAST_US = 50 };                /* the same, at least with a core again */
 enum { READ_MS = 1000 };               /* for a launcher to read what a rank has printed */
 
-/* After how long without a malleability point of the others a rank with a core again says what they may wait for. */
+/* After this time without a malleability point of the others, a rank with a core again prints what may delay them. */
 #ifndef DROM_MPI_LATE_MS
 #define DROM_MPI_LATE_MS 30000
 #endif
 
-enum { NEWS = sizeof(struct news) / sizeof(int) };
-enum { BURST_MS = 3 }; /* ranks that have cores again at one time say so within this time after each other */
-enum { SHIP_MS = 500 }; /* most time for constant arrays before the ranks wait for them */
+enum { UPDATE_INTS = sizeof(struct update) / sizeof(int) };
+enum { BURST_MS = 3 }; /* ranks that get cores at the same time report that within this time after each other */
+enum { SHIP_MS = 500 }; /* longest time for constant arrays before the ranks wait for them */
 
 struct value {
     struct value *next;
@@ -33,11 +33,11 @@ struct value {
     MPI_Datatype type;
 };
 
-/* A message that its receiver looks for now and then. */
+/* A sent message whose receiver checks for it from time to time. */
 struct pending {
     struct pending *next;
     MPI_Request request;
-    int data[NEWS];
+    int data[UPDATE_INTS];
 };
 
 static void nap(int ms)
@@ -46,7 +46,7 @@ static void nap(int ms)
     nanosleep(&time, NULL);
 }
 
-/* Nap for an eighth of the time that a rank has waited since it had a core again: others wait for it once they invite it. */
+/* Sleep for an eighth of the time that a rank has waited since it got a core again: the others wait for it once they invite it. */
 static void nap_while_waiting(double since)
 {
     double us = (MPI_Wtime() - since) * 1e6 / 8;
@@ -54,7 +54,7 @@ static void nap_while_waiting(double since)
     nanosleep(&(struct timespec){0, rounded * 1000}, NULL);
 }
 
-/* Return whether the launcher has yet to read what this rank has printed on a pipe. */
+/* Return whether the launcher has not yet read all that this rank has printed to a pipe. */
 static bool is_unread(void)
 {
     struct stat is;
@@ -134,7 +134,7 @@ static struct side side_of(const drom_mpi *m, const uint64_t *map)
     return s;
 }
 
-/* --- messages that no sender waits for -------------------------------------------------------------------------------- */
+/* --- messages whose sender does not wait ------------------------------------------------------------------------------ */
 
 static bool is_there(const drom_mpi *m, int tag, MPI_Status *status)
 {
@@ -170,14 +170,14 @@ static void send_numbers(drom_mpi *m, const int *data, int count, int rank, int 
     m->pending = p;
 }
 
-/* Report to the first rank that runs, as far as this one knows, that `rank` has a core again. */
+/* Report that `rank` has a core again to the first running rank, according to this rank's last update. */
 static void send_ready(drom_mpi *m, int rank)
 {
     are_received(m);
-    send_numbers(m, &rank, 1, m->news.first, TAG_READY);
+    send_numbers(m, &rank, 1, m->update.first, TAG_READY);
 }
 
-/* Receive from `source` which rank has a core again. */
+/* Receive from `source` a report, and return which rank has a core again. */
 static int receive_ready(const drom_mpi *m, int source)
 {
     int rank;
@@ -187,32 +187,32 @@ static int receive_ready(const drom_mpi *m, int source)
 
 static void report_want(drom_mpi *m)
 {
-    drom_may_rest(m->handle, (uint32_t)m->news.min_ranks, (uint32_t)m->news.max_ranks);
+    drom_may_rest(m->handle, (uint32_t)m->update.min_ranks, (uint32_t)m->update.max_ranks);
 }
 
-/* Send news to the ranks that rest on, from the first one that runs. */
-static void send_news(drom_mpi *m)
+/* Send an update to the ranks that continue to rest, from the first one that runs. */
+static void send_update(drom_mpi *m)
 {
-    m->news.number++;
+    m->update.number++;
     if (first_of(m, m->map) != m->rank)
         return;
     are_received(m);
     for (int rank = 0; rank < m->size; rank++)
         if (!has(m->map, rank) && !has(m->next, rank))
-            send_numbers(m, (const int *)&m->news, NEWS, rank, TAG_NEWS);
+            send_numbers(m, (const int *)&m->update, UPDATE_INTS, rank, TAG_UPDATE);
 }
 
-/* Receive all news that are there, and keep the newest. */
-static void receive_news(drom_mpi *m)
+/* Receive all updates that have arrived, and keep the newest. */
+static void receive_updates(drom_mpi *m)
 {
     MPI_Status status;
-    struct news news;
-    while (is_there(m, TAG_NEWS, &status)) {
-        MPI_Recv(&news, NEWS, MPI_INT, status.MPI_SOURCE, TAG_NEWS, m->all, MPI_STATUS_IGNORE);
-        if (news.number <= m->news.number)
+    struct update update;
+    while (is_there(m, TAG_UPDATE, &status)) {
+        MPI_Recv(&update, UPDATE_INTS, MPI_INT, status.MPI_SOURCE, TAG_UPDATE, m->all, MPI_STATUS_IGNORE);
+        if (update.number <= m->update.number)
             continue;
-        bool is_range = news.min_ranks != m->news.min_ranks || news.max_ranks != m->news.max_ranks;
-        m->news = news;
+        bool is_range = update.min_ranks != m->update.min_ranks || update.max_ranks != m->update.max_ranks;
+        m->update = update;
         if (is_range)
             report_want(m);
     }
@@ -245,21 +245,21 @@ static void make_comm(drom_mpi *m, const struct side *new)
         m->whole = m->comm;
 }
 
-/* Ranks that return learn both maps, the news and the values from the first rank that has run so far. */
+/* Send both maps, the update and the values to the ranks that return, from the first rank of the old map. */
 static void invite(const drom_mpi *m, const struct side *new)
 {
     for (int i = 0; i < new->count; i++) {
         if (has(m->map, new->ranks[i]))
             continue;
         MPI_Send(m->map, 2 * m->words, MPI_UINT64_T, new->ranks[i], TAG_JOIN, m->all);
-        MPI_Send(&m->news, NEWS, MPI_INT, new->ranks[i], TAG_VALUE, m->all);
+        MPI_Send(&m->update, UPDATE_INTS, MPI_INT, new->ranks[i], TAG_VALUE, m->all);
         for (const struct value *v = m->values; v; v = v->next)
             MPI_Send(v->at, v->count, v->type, new->ranks[i], TAG_VALUE, m->all);
     }
 }
 
 /* Start to move constant arrays to the ranks of the map `next`, on every rank that is in one of both; return whether there are
- * any. Those that return learn both maps from the first rank that has run so far. */
+ * any. The first rank of the old map sends both maps to those that return. */
 static bool begin_change(drom_mpi *m)
 {
     if (!has_constants(m))
@@ -282,9 +282,9 @@ static void change(drom_mpi *m)
     struct side old = side_of(m, m->map), new = side_of(m, m->next);
     if (old.me == 0)
         invite(m, &new);
-    if (m->news.first != new.ranks[0]) {
-        m->news.first = new.ranks[0];
-        send_news(m);
+    if (m->update.first != new.ranks[0]) {
+        m->update.first = new.ranks[0];
+        send_update(m);
     }
     move_arrays(m, &old, &new);
     move_objects(m, &old, &new);
@@ -311,7 +311,7 @@ static void take_grant(drom_mpi *m)
     }
 }
 
-/* Return when no rank has a message under way to another; collective over all ranks. What comes too late is dropped. */
+/* Return when no message between ranks is under way; collective over all ranks. Late messages are received and ignored. */
 static void settle(drom_mpi *m)
 {
     MPI_Request all_received = MPI_REQUEST_NULL;
@@ -319,7 +319,7 @@ static void settle(drom_mpi *m)
     for (int is_over = 0; !is_over;) {
         while (is_there(m, TAG_READY, &status))
             receive_ready(m, status.MPI_SOURCE);
-        receive_news(m);
+        receive_updates(m);
         if (all_received == MPI_REQUEST_NULL && are_received(m))
             MPI_Ibarrier(m->all, &all_received);
         if (all_received != MPI_REQUEST_NULL)
@@ -342,7 +342,7 @@ static void receive_constants(drom_mpi *m)
 static int join(drom_mpi *m, int source)
 {
     MPI_Recv(m->map, 2 * m->words, MPI_UINT64_T, source, TAG_JOIN, m->all, MPI_STATUS_IGNORE);
-    MPI_Recv(&m->news, NEWS, MPI_INT, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
+    MPI_Recv(&m->update, UPDATE_INTS, MPI_INT, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
     for (const struct value *v = m->values; v; v = v->next)
         MPI_Recv(v->at, v->count, v->type, source, TAG_VALUE, m->all, MPI_STATUS_IGNORE);
     report_want(m);
@@ -352,7 +352,7 @@ static int join(drom_mpi *m, int source)
 
 #include "drom_mpi_nodes.c"
 
-/* Say once if the program has sent this rank, which rests, a message on MPI_COMM_WORLD. */
+/* Print a message, once, if the program has sent this resting rank a message on MPI_COMM_WORLD. */
 static void look_for_stray(drom_mpi *m)
 {
     MPI_Status status;
@@ -368,7 +368,7 @@ static void look_for_stray(drom_mpi *m)
             status.MPI_SOURCE, me, status.MPI_TAG);
 }
 
-/* Say once if this rank has had a core since a time, and the running ranks have not invited it for long. */
+/* Print a message, once, if this rank has had a core since `since`, and the running ranks have not invited it for long. */
 static void look_for_delay(drom_mpi *m, double since)
 {
     if (m->has_waited || MPI_Wtime() - since < DROM_MPI_LATE_MS / 1e3)
@@ -378,8 +378,8 @@ static void look_for_delay(drom_mpi *m, double since)
             "in a call on MPI_COMM_WORLD, use drom_mpi_comm() there.\n", m->rank, DROM_MPI_LATE_MS / 1e3);
 }
 
-/* Wait for a core until it is time to look for messages again. What others sent before they learned that this rank rests arrives
- * soon after it began: it waits for half of the time since then. */
+/* Wait for a core until it is time to check for messages again. Messages that others sent before this rank rested arrive soon after it
+ * began to rest, so it waits for half of the time since then. */
 static void wait_at_rest(drom_mpi *m, bool is_ready, double since)
 {
     double ms = (MPI_Wtime() - since) * 1e3 / 2;
@@ -389,8 +389,8 @@ static void wait_at_rest(drom_mpi *m, bool is_ready, double since)
         drom_wait(m->handle, ms < RETURN_MS ? RETURN_MS : ms < REST_MS ? (int)ms : REST_MS);
 }
 
-/* Wait for a core, report it to the first rank that runs, and wait until the others invite this one. A rank that rests passes on
- * such a report by its own news, which are newer than the sender's, so that no report runs in a circle. */
+/* Wait for a core, report it to the first rank that runs, and wait until the others invite this one. A resting rank forwards such a
+ * report according to its own update, which is newer than the sender's, so that no report is forwarded in a circle. */
 static int rest(drom_mpi *m)
 {
     bool is_ready = false;
@@ -404,21 +404,21 @@ static int rest(drom_mpi *m)
             is_ready = !m->leaves;
             if (is_ready) {
                 since = MPI_Wtime();
-                is_there(m, TAG_NEWS, &status); /* one that finds nothing has Open MPI take in what has come */
-                receive_news(m);
+                is_there(m, TAG_UPDATE, &status); /* a probe makes Open MPI process messages that have arrived */
+                receive_updates(m);
                 send_ready(m, m->rank);
             }
         }
         if (is_ready)
             look_for_delay(m, since);
         look_for_stray(m);
-        if (!m->is_shipping && !is_there(m, MPI_ANY_TAG, &status)) { /* as nearly always */
+        if (!m->is_shipping && !is_there(m, MPI_ANY_TAG, &status)) { /* the usual case */
             wait_at_rest(m, is_ready, since);
             continue;
         }
         bool is_invited = is_there(m, TAG_JOIN, &status), is_over = !is_invited && is_there(m, TAG_OVER, &status);
         int source = status.MPI_SOURCE;
-        receive_constants(m); /* what announces them was sent before an invitation, or the end */
+        receive_constants(m); /* their announcement was sent before an invitation, or the end */
         if (m->is_shipping && !have_constants_arrived(m))
             continue;
         if (is_invited)
@@ -427,7 +427,7 @@ static int rest(drom_mpi *m)
             MPI_Recv(NULL, 0, MPI_BYTE, source, TAG_OVER, m->all, MPI_STATUS_IGNORE);
             return DROM_MPI_OVER;
         }
-        receive_news(m);
+        receive_updates(m);
         if (is_there(m, TAG_GROUP, &status)) {
             receive_order(m, status.MPI_SOURCE);
             if (m->is_released)
@@ -442,14 +442,14 @@ static int rest(drom_mpi *m)
     }
 }
 
-static void say(const drom_mpi *m, const char *sentence)
+static void print_once(const drom_mpi *m, const char *message)
 {
     if (first_of(m, m->map) == m->rank)
-        fprintf(stderr, "drom: %s\n", sentence);
+        fprintf(stderr, "drom: %s\n", message);
 }
 
-/* Write the map that follows from who leaves and who joins; return whether it is another one. With too few ranks for the program
- * nobody leaves, and a sentence says so. */
+/* Compute the next map from the ranks that leave and join; return whether it differs. If too few ranks would run for the program,
+ * none leaves, and a message is printed. */
 static bool find_next(drom_mpi *m)
 {
     int ranks = 0;
@@ -457,9 +457,9 @@ static bool find_next(drom_mpi *m)
         m->next[i] = (m->map[i] & ~m->leaving[i]) | m->joining[i];
         ranks += __builtin_popcountll(m->next[i]);
     }
-    if (ranks < m->news.min_ranks) {
+    if (ranks < m->update.min_ranks) {
         if (!m->has_refused)
-            say(m, "too few ranks would have cores, so none rests now: give the job at least as many cores as min_ranks.");
+            print_once(m, "too few ranks would have cores, so none rests now: give the job at least as many cores as min_ranks.");
         m->has_refused = true;
         for (int i = 0; i < m->words; i++)
             m->next[i] = m->map[i] | m->joining[i];
@@ -482,8 +482,8 @@ static int end_change(drom_mpi *m, bool changes)
     return m->is_released ? DROM_MPI_OVER : !runs(m) ? rest(m) : changes ? DROM_MPI_CHANGED : DROM_MPI_SAME;
 }
 
-/* Take the order of the first running rank to release and spawn ranks; return whether other ranks run then. Those that are about
- * to join do that at a later point. */
+/* Receive the order of the first running rank to release and spawn ranks; return whether other ranks run then. Ranks that are about
+ * to join do so at a later point. */
 static bool pass_order(drom_mpi *m)
 {
     m->order_text = share_order(m, &m->order);
@@ -491,11 +491,11 @@ static bool pass_order(drom_mpi *m)
     leave_by(m, &m->order, m->order_text);
     bool changes = find_next(m);
     for (int i = 0; i < m->words; i++)
-        m->order.releases &= !(m->leaving[i] & m->next[i]); /* else it is refused */
+        m->order.releases &= !(m->leaving[i] & m->next[i]); /* false: it is refused */
     return changes;
 }
 
-/* Return whether a change whose constant arrays are on their way is to be completed: they are there, or have taken long. */
+/* Return whether a change is to be completed now: its constant arrays have arrived, or have taken too long. */
 static bool is_shipment_over(const drom_mpi *m)
 {
     int late[2] = {!have_constants_arrived(m), MPI_Wtime() >= m->ships_until};
@@ -503,21 +503,21 @@ static bool is_shipment_over(const drom_mpi *m)
     return !late[0] || late[1];
 }
 
-/* Have the ranks join that have told this one that they have a core again. More of them may follow soon, and each change costs:
- * between points that follow each other closely it waits for these, but not if it leaves, as it then has none join. */
+/* Admit the ranks that have reported to this one that they have a core again. More may follow soon, and each change is expensive, so
+ * between points in short succession it waits for them; but not if this rank leaves, as it cannot admit any later. */
 static void admit(drom_mpi *m)
 {
     MPI_Status status;
     double now = MPI_Wtime(), burst = BURST_MS / 1e3;
     while (is_there(m, TAG_READY, &status)) {
         add(m->ready, receive_ready(m, status.MPI_SOURCE));
-        m->heard = now;
+        m->last_ready = now;
     }
-    if (m->leaves || now - m->looked >= burst || now - m->heard >= burst) {
+    if (m->leaves || now - m->last_admitted >= burst || now - m->last_ready >= burst) {
         memcpy(m->joining, m->ready, (size_t)m->words * sizeof *m->joining);
         memset(m->ready, 0, (size_t)m->words * sizeof *m->ready);
     }
-    m->looked = now;
+    m->last_admitted = now;
 }
 
 int drom_mpi_point(drom_mpi *m)
@@ -533,7 +533,7 @@ int drom_mpi_point(drom_mpi *m)
         add(m->leaving, m->rank);
     if (m->running < m->size)
         admit(m);
-    m->joining[m->words] = wants_regrouping(m, &m->order);
+    m->joining[m->words] = is_regrouping_due(m, &m->order);
     MPI_Allreduce(MPI_IN_PLACE, m->leaving, 2 * m->words + 1, MPI_UINT64_T, MPI_BOR, m->comm);
     bool is_ordered = m->joining[m->words];
     for (int i = 0; i < 2 * m->words; i++)
@@ -553,7 +553,7 @@ static drom_mpi *make(MPI_Comm comm, int min_ranks)
     MPI_Comm_size(comm, &m->size);
     m->running = m->size;
     m->comm = m->whole = MPI_COMM_NULL;
-    m->news.min_ranks = min_ranks;
+    m->update.min_ranks = min_ranks;
     if (!make_maps(m)) {
         free(m);
         return NULL;
@@ -608,17 +608,17 @@ int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks)
                     min_ranks, max_ranks, m->size, m->size);
         return -EINVAL;
     }
-    m->news.min_ranks = min_ranks;
-    m->news.max_ranks = max_ranks;
+    m->update.min_ranks = min_ranks;
+    m->update.max_ranks = max_ranks;
     report_want(m);
-    send_news(m);
+    send_update(m);
     return 0;
 }
 
 int drom_mpi_add_value(drom_mpi *m, void *value, int count, MPI_Datatype type)
 {
     if (m->has_changed) {
-        say(m, "values are described before the first change of ranks: do that right after drom_mpi_init().");
+        print_once(m, "values are described before the first change of ranks: do that right after drom_mpi_init().");
         return -EINVAL;
     }
     struct value *v = malloc(sizeof *v), **last = &m->values;

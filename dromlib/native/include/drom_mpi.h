@@ -22,10 +22,10 @@
  *
  * Without an agent   All ranks always run.
  * Threads            One thread calls these functions, with MPI_THREAD_SINGLE or more.
- * Communication      Only on drom_mpi_comm() while some ranks rest: on MPI_COMM_WORLD they would be waited for. A resting
+ * Communication      Only on drom_mpi_comm() while some ranks rest: calls on MPI_COMM_WORLD would wait for them. A resting
  *                    rank prints one sentence if it finds a message there, or if it cannot return.
- * Errors             Every rank gets the same answer. The first one prints one sentence on stderr. Failures of MPI
- *                    itself are handled as MPI is told to; without memory for moved data the job is aborted.
+ * Errors             Every rank gets the same result. The first one prints one message on stderr. Failures of MPI
+ *                    itself are handled by MPI's error handler; without memory for moved data the job is aborted.
  */
 #ifndef DROM_MPI_H
 #define DROM_MPI_H
@@ -70,7 +70,7 @@ typedef struct drom_mpi_kind {
     void (*unpack)(void *context, long object, const void *bytes, long length); /* make the object here */
     void *context;
     drom_mpi_strategy *strategy; /* decides where objects go; NULL: drom_mpi_refine(). See drom_mpi_balance.h */
-    double speed;                /* of this rank's cores beside the others', for the same work; 0: 1 */
+    double speed;                /* of this rank's cores relative to the others', for the same work; 0: 1 */
     /* In place of pack() and unpack(), for objects that lie in one piece, which are sent from there and received there: */
     void *(*locate)(void *context, long object, long *bytes); /* return where an object lies, and write how many bytes it has */
     void *(*make)(void *context, long object, long bytes);    /* make the object here; return where its bytes go */
@@ -89,7 +89,7 @@ enum drom_mpi_outcome {
  * comm         usually MPI_COMM_WORLD, with a host file always; it is duplicated.
  * min_ranks    fewest ranks that run at a time, from 1 to the size of comm.
  *
- * Returns a handle that drom_mpi_finalize() frees, or NULL with a sentence. All ranks run until the first point. */
+ * Returns a handle that drom_mpi_finalize() frees, or NULL after printing a message. All ranks run until the first point. */
 drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks);
 
 /* Describe an array of two axes, row after row, and allocate this rank's part of it, filled with zeros; collective, and
@@ -99,7 +99,7 @@ drom_mpi *drom_mpi_init(MPI_Comm comm, int min_ranks);
  *
  * If both axes are split, the ranks form a grid as MPI_Dims_create() makes it, row after row.
  *
- * Returns an array that drom_mpi_finalize() frees, or NULL with a sentence. */
+ * Returns an array that drom_mpi_finalize() frees, or NULL after printing a message. */
 drom_mpi_array *drom_mpi_add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis rows, drom_mpi_axis columns);
 
 /* The same for an array whose elements do not change after the first point. When ranks change, it moves while the program goes on:
@@ -113,16 +113,16 @@ drom_mpi_array *drom_mpi_add_constant(drom_mpi *m, MPI_Datatype type, drom_mpi_a
  *
  * value, count, type    as in MPI_Bcast(); the variable lasts until drom_mpi_finalize().
  *
- * Returns 0, or -EINVAL with a sentence if ranks have changed already, or -ENOMEM. */
+ * Returns 0, or -EINVAL after printing a message if ranks have changed already, or -ENOMEM. */
 int drom_mpi_add_value(drom_mpi *m, void *value, int count, MPI_Datatype type);
 
 /* Describe objects; collective, and before the first change of ranks. Rank r of R has those from count * r / R on, and makes
- * them. When ranks leave or return a strategy decides where each object goes, from the CPU time that was measured of each
- * and from the speed that was measured of each rank, which counts what else its cores do. Sizes are asked for, by pack() without
- * a place or by locate(), for all objects that leave before the first one does; then several move at the same time. Besides what
- * it receives a rank needs memory for its two largest packed objects in each direction.
+ * them. When ranks leave or return a strategy decides where each object goes, from the measured CPU time of each object and the
+ * measured speed of each rank, which includes other load on its cores. The sizes of all objects that leave are queried, by
+ * pack() with NULL or by locate(), before the first one moves; then several move at the same time. In addition to what it receives
+ * a rank needs memory for its two largest packed objects in each direction.
  *
- * Returns objects that drom_mpi_finalize() frees, or NULL with a sentence. */
+ * Returns objects that drom_mpi_finalize() frees, or NULL after printing a message. */
 drom_mpi_objects *drom_mpi_add_objects(drom_mpi *m, drom_mpi_kind kind);
 
 /* Return the next of this rank's objects after `object`, the first one after -1; -1 after the last one. What the program does
@@ -138,11 +138,11 @@ int drom_mpi_owner(const drom_mpi_objects *o, long object);
  * Returns how many objects have moved. */
 long drom_mpi_balance(drom_mpi_objects *o);
 
-/* A malleability point, collective over the running ranks: call it where all of them have nothing under way.
+/* A malleability point, collective over the running ranks: call it where none of them has communication under way.
  *
  * A rank that has lost its last core gives its data away, rests in this call, and returns with DROM_MPI_CHANGED once it has
  * a core again and the others have reached a point, or with DROM_MPI_OVER. If too few ranks would be left the change is
- * refused: all continue, and the agent is told nothing.
+ * refused: all continue, and nothing is reported to the agent.
  *
  * Returns an enum drom_mpi_outcome. */
 int drom_mpi_point(drom_mpi *m);
@@ -153,7 +153,7 @@ int drom_mpi_point(drom_mpi *m);
  *
  * min_ranks, max_ranks    from 1 to the size of comm.
  *
- * Returns 0, or -EINVAL with a sentence. */
+ * Returns 0, or -EINVAL after printing a message. */
 int drom_mpi_want(drom_mpi *m, int min_ranks, int max_ranks);
 
 /* Return the communicator of the running ranks, in the order of their ranks at the start; spawned ones follow. It lasts until
@@ -176,7 +176,7 @@ long drom_mpi_count(const drom_mpi_array *a, int axis);
 /* Return the index in the whole array of this rank's index `own` along an axis, from 0. */
 long drom_mpi_index(const drom_mpi_array *a, int axis, long own);
 
-/* End it for all ranks, those that rest too, and free the handle, its arrays and its communicator; collective. */
+/* End adaptivity for all ranks, including resting ones, and free the handle, its arrays and its communicator; collective. */
 void drom_mpi_finalize(drom_mpi *m);
 
 /* The same functions with MPI's handles of Fortran, for other languages. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays of adaptive MPI programs: see drom_mpi.h. Which indices are whose, and how elements move between two maps. */
+/* Arrays of adaptive MPI programs: see drom_mpi.h. Which rank has which indices, and how elements move between two maps. */
 #include "drom_mpi_internal.h"
 
 #include <sys/mman.h>
 
-/* --- which indices are whose ------------------------------------------------------------------------------------------ */
+/* --- which part has which indices ------------------------------------------------------------------------------------- */
 
-/* Consecutive indices of one part, and where the first of them stands among the part's own. */
+/* Consecutive indices of one part, and the position of the first one among the part's own. */
 struct run {
     long begin, end, own;
 };
@@ -16,7 +16,7 @@ static long least(long a, long b)
     return a < b ? a : b;
 }
 
-/* One part of how many: of an axis, or of the ranks of a map. */
+/* Number `number` of `of` parts: of an axis, or of the ranks of a map. */
 struct part {
     int number, of;
 };
@@ -53,7 +53,7 @@ static long count_own(const drom_mpi_axis *axis, struct part part)
     return last.own + last.end - last.begin;
 }
 
-/* Consecutive indices that two parts share: how many, and where they stand among the own ones of each. */
+/* Consecutive indices that two parts share: how many, and their position among the own ones of each. */
 struct overlap {
     long length, own[2];
 };
@@ -93,7 +93,7 @@ static bool next_overlap(struct walk *w, struct overlap *o)
         const struct run *a = &w->at[0], *b = &w->at[1];
         long begin = a->begin > b->begin ? a->begin : b->begin, end = least(a->end, b->end);
         *o = (struct overlap){end - begin, {a->own + begin - a->begin, b->own + begin - b->begin}};
-        int side = w->step > 0 ? b->end < a->end : b->begin > a->begin; /* the run that is passed first */
+        int side = w->step > 0 ? b->end < a->end : b->begin > a->begin; /* the run that ends first */
         w->k[side] += w->step;
         fetch_run(w, side);
         if (begin < end)
@@ -114,7 +114,7 @@ static long count_shared(const drom_mpi_axis *axis, struct part from, struct par
 /* --- arrays ----------------------------------------------------------------------------------------------------------- */
 
 /* Elements of a constant array that are on their way to the next map: new memory if nothing of the old part stays, otherwise the
- * elements that come; and those that go, if they do not lie in one piece. */
+ * elements that are received; and those that are sent, if they are not contiguous. */
 struct shipment {
     char *fresh, *incoming, *outgoing;
     struct traffic in, out;
@@ -131,15 +131,15 @@ struct drom_mpi_array {
     struct shipment shipment;
 };
 
-/* Write how many parts each of an array's axes has for so many ranks. */
+/* Compute how many parts each axis of an array has for so many ranks. */
 static void find_grid(const drom_mpi_axis axes[2], int ranks, int grid[2])
 {
     for (int axis = 0; axis < 2; axis++)
-        grid[axis] = axes[axis].split == DROM_MPI_WHOLE; /* 0: MPI chooses */
+        grid[axis] = axes[axis].split == DROM_MPI_WHOLE; /* 0: MPI_Dims_create() chooses */
     MPI_Dims_create(ranks, 2, grid);
 }
 
-/* Write the parts of rank `number` of those for which a grid is. */
+/* Compute the parts of rank `number` in a grid. */
 static void find_parts(const int grid[2], int number, struct part parts[2])
 {
     parts[0] = (struct part){number / grid[1], grid[0]};
@@ -151,7 +151,7 @@ static long stride_of(const drom_mpi_array *a, const struct part parts[2])
     return count_own(&a->axes[1], parts[1]) + 2 * a->axes[1].halo;
 }
 
-/* Where own element (0, 0) stands in the memory. */
+/* Return the position of own element (0, 0) in the memory. */
 static long origin_of(const drom_mpi_array *a, long stride)
 {
     return a->axes[0].halo * stride + a->axes[1].halo;
@@ -196,7 +196,7 @@ static size_t bytes_shared(const drom_mpi_array *a, const struct part from[2], c
     return (size_t)(count_shared(&a->axes[0], from[0], to[0]) * count_shared(&a->axes[1], from[1], to[1])) * a->bytes;
 }
 
-/* Whether what any two parts share lies in one piece in the memory of each. */
+/* Return whether the elements that any two parts share are contiguous in the memory of each. */
 static bool is_contiguous(const drom_mpi_array *a)
 {
     const drom_mpi_axis *rows = &a->axes[0], *columns = &a->axes[1];
@@ -265,7 +265,7 @@ static void finish(struct traffic *t)
     *t = (struct traffic){NULL, 0};
 }
 
-/* What a move of an array is for this rank. */
+/* The move of an array, on this rank. */
 struct move {
     const struct side *old, *new;
     struct part before[2], after[2];
@@ -322,8 +322,8 @@ static char *allocate(const drom_mpi *m, char *memory, size_t bytes)
     return memory;
 }
 
-/* Nothing stays: elements go from the old memory to others and come from them into new memory, without a copy between. This
- * takes as much memory as the smaller of both, which is less than what moves. */
+/* For a part of which nothing stays: elements are sent from the old memory and received into new memory, without a buffer. This
+ * takes as much more memory as the smaller of both, which is less than what moves. */
 static void replace(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
 {
     char *fresh = v->has > 0 ? allocate(m, NULL, v->has) : NULL;
@@ -346,13 +346,13 @@ static void unpack(const drom_mpi *m, const drom_mpi_array *a, const struct move
     }
 }
 
-/* Whether nothing of this rank's part stays, and the new one can be received in place. */
+/* Return whether nothing of this rank's part stays, and the new one can be received in place. */
 static bool is_replaced(const drom_mpi_array *a, const struct move *v)
 {
     return v->kept == 0 && is_contiguous(a);
 }
 
-/* Move what stays to its new places. The memory is large enough for both parts. */
+/* Move the elements that stay to their new positions. The memory is large enough for both parts. */
 static void shift(const drom_mpi_array *a, const struct move *v)
 {
     if (v->kept == 0)
@@ -361,8 +361,8 @@ static void shift(const drom_mpi_array *a, const struct move *v)
     copy_shared(a, v->before, v->after, SHIFT_UP, NULL);
 }
 
-/* Something stays: it is moved within the memory once all that is sent has left it, either to the others or, if the rank also
- * receives, to a copy. */
+/* For a part of which elements stay: they are moved within the memory once all elements to be sent have been, or, if the rank also
+ * receives, have been copied to a buffer. */
 static void rearrange(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
 {
     bool copies = v->sent > 0 && (v->received > 0 || !is_contiguous(a)), collects = v->received > 0 && !is_contiguous(a);
@@ -384,7 +384,7 @@ static void rearrange(const drom_mpi *m, drom_mpi_array *a, const struct move *v
         a->memory = allocate(m, a->memory, v->has);
 }
 
-/* Start to move a constant array, while the program goes on to read its old part. */
+/* Start to move a constant array, while the program continues to read its old part. */
 static void ship(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
 {
     struct shipment *s = &a->shipment;
@@ -398,7 +398,7 @@ static void ship(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
     s->out = start_sending(m, a, v, s->outgoing);
 }
 
-/* Wait until what was shipped is there, and put it in place. */
+/* Wait for a constant array that was shipped, and put it in place. */
 static void unload(const drom_mpi *m, drom_mpi_array *a, const struct move *v)
 {
     struct shipment *s = &a->shipment;
@@ -435,7 +435,7 @@ static void move_array(const drom_mpi *m, drom_mpi_array *a, const struct side *
         memcpy(a->parts, v.after, sizeof v.after);
 }
 
-/* Whether all numbers of ranks up to `most` have parts that follow on each other. */
+/* Return whether an axis is valid: for all numbers of ranks up to `most` its parts are adjacent. */
 static bool is_axis(const drom_mpi_axis *axis, int most)
 {
     bool is_right = axis->size >= 0 && axis->size <= INT64_C(1) << 40 && axis->halo >= 0 && axis->halo <= INT64_C(1) << 20 &&
@@ -467,7 +467,7 @@ static bool is_same_everywhere(const drom_mpi *m, const drom_mpi_array *a)
     return is_same;
 }
 
-/* Return what is wrong with an array, NULL if nothing is; collective. */
+/* Return the message about a fault of an array, NULL if there is none; collective. */
 static const char *fault_of(const drom_mpi *m, drom_mpi_array *a, MPI_Aint low)
 {
     const drom_mpi_axis *rows = &a->axes[0], *columns = &a->axes[1];
@@ -503,7 +503,7 @@ static drom_mpi_array *add_array(drom_mpi *m, MPI_Datatype type, drom_mpi_axis r
         fault = fault_of(m, a, low);
     }
     if (fault) {
-        say(m, fault);
+        print_once(m, fault);
         if (a)
             free(a->memory);
         free(a);
@@ -584,7 +584,7 @@ static bool have_constants_arrived(const drom_mpi *m)
 {
     bool all = true;
     for (drom_mpi_array *a = m->arrays; a; a = a->next)
-        all = is_over(&a->shipment.in) & is_over(&a->shipment.out) & all; /* each of them makes progress */
+        all = is_over(&a->shipment.in) & is_over(&a->shipment.out) & all; /* without short-circuit: each call makes progress */
     return all;
 }
 

@@ -29,7 +29,7 @@ static struct object *sort(long objects, const double *work)
     return sorted;
 }
 
-/* Return the rank that is done first with what it has and with more `work`. */
+/* Return the rank that finishes first if `work` is added to its own. */
 static int earliest(int ranks, const double *speed, const double *has, double work)
 {
     int best = 0;

@@ -16,12 +16,12 @@ extern "C" {
  *                  ranks - 1. */
 typedef void drom_mpi_strategy(long objects, const double *work, int ranks, const double *speed, int *place);
 
-/* Place all objects anew, those with most work first, each where it is done first. The times are as even as they can easily
- * be, and most objects move. */
+/* Place all objects again, those with most work first, each on the rank that finishes it first (longest processing time first). The
+ * times are nearly even, and most objects move. */
 drom_mpi_strategy drom_mpi_greedy;
 
 /* Place the objects of ranks that leave, as drom_mpi_greedy() does; then move objects away from ranks that need over 5 %
- * longer than the mean, each to a rank that is done earlier with it than that one is now. */
+ * longer than the mean, each to a rank that finishes earlier with it than that one does now. */
 drom_mpi_strategy drom_mpi_refine;
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drom_mpi_internal.h - what the files of drom_mpi.h share; not for programs.
+/* drom_mpi_internal.h - declarations shared by the files of drom_mpi.h; not for programs.
  *
  * A *map* is a set of ranks of the communicator given to drom_mpi_init(): those that run. */
 #ifndef DROM_MPI_INTERNAL_H
@@ -16,14 +16,17 @@
 #include "drom_mpi.h"
 
 /* The tags of messages on the communicator of all ranks. */
-enum { TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_NEWS, TAG_GROUP, TAG_OUT, TAG_CONSTANTS };
+enum {
+    TAG_READY = 1, TAG_JOIN, TAG_OVER, TAG_VALUE, TAG_ELEMENTS, TAG_PLACES, TAG_OBJECT, TAG_COMM, TAG_UPDATE, TAG_GROUP, TAG_OUT,
+    TAG_CONSTANTS
+};
 
 enum { NODE_SIZE = 256, MOST_PATH = 4096 };
 
 struct value;
 struct pending;
 
-/* A line of the host file; `host` is the name by which the launcher knows the node. */
+/* A line of the host file; `host` is the launcher's name of the node. */
 struct host {
     char node[NODE_SIZE], host[NODE_SIZE];
     int slots;
@@ -34,28 +37,28 @@ struct hosts {
     int count;
 };
 
-/* What ranks that rest are told: the number of this message, the fewest and most ranks that can run (0: all), and the first rank
- * that runs. All ranks that run have the same. */
-struct news {
+/* An update for ranks that rest: its number, the fewest and most ranks that can run (0: all), and the first rank that runs. All
+ * ranks that run have the same. */
+struct update {
     int number, min_ranks, max_ranks, first;
 };
 
-/* What each rank knows of each other: the first rank of its group, whether it runs, whether it can end before the others of its
- * group, its news, and its node. */
+/* What each rank stores about each other: the first rank of its group, whether it runs, whether it can end before the others of its
+ * group, its last update, and its node. */
 struct member {
     int first, runs, ends_alone;
-    struct news news;
+    struct update update;
     char node[NODE_SIZE];
 };
 
-/* Which nodes the program is to have, and how it gets ranks there: drom_mpi_nodes.c. */
+/* The nodes that the program is to use, and how it spawns ranks there: drom_mpi_nodes.c. */
 struct nodes {
     char file[MOST_PATH];  /* the host file; empty: ranks are neither released nor spawned */
     char name[NODE_SIZE];  /* of this node */
     char *line, **command; /* the command line of this program, and its words */
     int words;
     char folder[MOST_PATH];
-    unsigned long inode; /* of the file when it was read, with its size and its time */
+    unsigned long inode; /* of the file when it was read, like the size and the time */
     long size;
     struct timespec time;
     double next_look;
@@ -64,7 +67,7 @@ struct nodes {
     bool cannot_spawn, has_refused, ends_alone;
 };
 
-/* What the first running rank orders; the text of the host file follows. */
+/* An order of the first running rank; the text of the host file follows. */
 struct order {
     int length;
     bool releases, spawns;
@@ -72,24 +75,24 @@ struct order {
 
 struct drom_mpi {
     MPI_Comm all, comm;
-    MPI_Comm whole; /* that of the running ranks while all run, for the next time that they do, as to make one takes long */
+    MPI_Comm whole; /* the communicator while all ranks run, kept for the next time that they do, as creating one takes long */
     int rank, size, running;
     int words;                                /* 64-bit words of a map */
-    uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the wishes; all in one piece of memory */
-    uint64_t *ready;                          /* in the same: ranks that have told this one that they have a core again */
-    double heard, looked;                     /* when the last of them did, and when this one looked, as MPI_Wtime() has it */
+    uint64_t *map, *next, *leaving, *joining; /* the maps now and next, and the requests; all in one piece of memory */
+    uint64_t *ready;                          /* in the same: ranks that have reported to this one that they have a core again */
+    double last_ready, last_admitted;         /* MPI_Wtime() of the last such report, and of the last call of admit() */
     bool leaves, has_changed, has_refused, is_released;
     bool is_shipping;  /* constant arrays are on their way to the ranks of the map `next` */
-    double ships_until; /* when the ranks wait for them, as MPI_Wtime() has it */
-    struct order order; /* which follows this change, if there is a text */
+    double ships_until; /* MPI_Wtime() at which the ranks begin to wait for them */
+    struct order order; /* follows this change, if there is a text */
     char *order_text;
-    bool has_world; /* all ranks are those of MPI_COMM_WORLD, or of several */
-    bool has_stray, has_waited; /* what has been said by this rank */
+    bool has_world; /* all ranks are those of one or more MPI_COMM_WORLDs */
+    bool has_stray, has_waited; /* this rank has printed these messages */
     int group_rank;          /* among those that are left of the group that was launched or spawned with this rank */
     struct member *members;  /* of each rank, where there is a host file */
     struct nodes nodes;
     struct pending *pending; /* messages of this rank that may not have been received yet */
-    struct news news;
+    struct update update;
     drom_mpi_array *arrays;
     drom_mpi_objects *objects;
     struct value *values;
@@ -107,19 +110,19 @@ static bool runs(const drom_mpi *m);
 
 static struct side side_of(const drom_mpi *m, const uint64_t *map);
 
-/* End all ranks, once the launcher has read why on stderr, or after a second: MPICH's loses what it has not read by then. */
+/* End all ranks, once the launcher has read the reason from stderr, or after a second: MPICH's loses what it has not read by then. */
 static _Noreturn void end_all(MPI_Comm comm);
 
 /* The same with MPI's handle of Fortran, for dromlib.mpi. */
 void drom_mpi_abort_f(MPI_Fint comm);
 
-/* Return `memory`; without it, if `bytes` are needed, end the job with a sentence. */
+/* Return `memory`. If it is NULL and `bytes` is not 0, print a message and end the job. */
 static void *must_have(const drom_mpi *m, void *memory, size_t bytes);
 
-/* Say a sentence once, from the first of the running ranks. */
-static void say(const drom_mpi *m, const char *sentence);
+/* Print a message once, from the first of the running ranks. */
+static void print_once(const drom_mpi *m, const char *message);
 
-/* Return whether something is right on all ranks; collective. */
+/* Return whether `mine` is true on all ranks; collective. */
 static bool all_agree(MPI_Comm comm, bool mine);
 
 /* Most bytes of a message: MPI counts with int. */
@@ -134,7 +137,7 @@ static int piece(size_t left)
     return (int)(left < PIECE ? left : PIECE);
 }
 
-/* Messages under way. */
+/* Messages that are being sent or received. */
 struct traffic {
     MPI_Request *requests;
     int count;
@@ -148,11 +151,11 @@ static void finish(struct traffic *t);
 
 enum { HUGE_PAGE = 1 << 21 };
 
-/* Have the kernel use huge pages in memory that is about to be filled, where it can: to get small ones takes longer than to move
+/* Have the kernel use huge pages, if it can, for memory that is about to be filled: to allocate small ones takes longer than to move
  * the data. */
 static void use_huge_pages(char *memory, size_t bytes);
 
-/* Move all that is described from its ranks of the old map to those of the new one, on every rank of either. */
+/* Move all arrays or objects from the ranks of the old map to those of the new one, on every rank of either. */
 static void move_arrays(const drom_mpi *m, const struct side *old, const struct side *new);
 static void move_objects(const drom_mpi *m, const struct side *old, const struct side *new);
 
@@ -162,7 +165,7 @@ static void ship_constants(const drom_mpi *m, const struct side *old, const stru
 static bool has_constants(const drom_mpi *m);
 static bool have_constants_arrived(const drom_mpi *m);
 
-/* Wait for the constant arrays that are on their way, and drop them: the program ends before the change is complete. */
+/* Wait for the constant arrays that are on their way, and free them: the program ends before the change is complete. */
 static void end_shipments(const drom_mpi *m);
 
 static void free_arrays(drom_mpi *m);

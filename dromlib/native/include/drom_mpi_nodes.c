@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that an adaptive MPI program gets and gives up while it runs: see docs/adaptive-mpi.md.
+/* Adding and releasing nodes of an adaptive MPI program while it runs: see docs/adaptive-mpi.md.
  *
- * A *group* is the ranks that were launched or spawned together and have a MPI_COMM_WORLD of their own. The MPI standard lets
- * processes end only together with all others of their group; MPICH 5 lets them end alone. The host file
- * lists the nodes that the program is to have. Ranks on other nodes are released, if they can end alone or their whole group is
- * released; a node in it without ranks gets a group. The first running rank reads the file and orders a *regrouping*, in which all
- * ranks take part, those that rest too. Spawned ranks join at their first malleability point, as if they
- * had rested. */
+ * A *group* is the ranks that were launched or spawned together and have an MPI_COMM_WORLD of their own. By the MPI standard
+ * processes end only together with all others of their group; with MPICH 5 they can end alone. The host file lists the nodes that
+ * the program is to have. Ranks on other nodes are released, if they can end alone or their whole group is released; for a listed
+ * node without ranks a group is spawned. The first running rank reads the file and orders a *regrouping*, in which all ranks take
+ * part, also resting ones. Spawned ranks join at their first malleability point, as if they had rested. */
 #include "drom_mpi_internal.h"
 
 #include <sys/stat.h>
@@ -14,17 +13,17 @@
 
 enum { MOST_TEXT = 1 << 16, MOST_SLOTS = 1 << 16, MOST_COMMAND = 1 << 17, LOOK_MS = 100, MOST_GROUPS = 62 };
 
-/* The variable that names the host file; spawned ranks have its name as their parents have it in the second one. */
+/* The variable with the name of the host file; in spawned ranks the second one has the parents' name of it. */
 #define HOSTFILE "DROM_MPI_HOSTFILE"
 #define SPAWNED "DROM_MPI_SPAWNED"
 
-/* The control variable of MPICH 5 with which MPI_Finalize() waits for no other rank. That of Open MPI 4, async_mpi_finalize, does
- * not help: it cannot spawn ranks any more after some of a launch have ended. */
+/* The control variable of MPICH 5 with which MPI_Finalize() waits for no other rank. Open MPI 4 has async_mpi_finalize, but cannot
+ * spawn ranks any more after some of a launch have ended. */
 #define ENDS_ALONE "MPIR_CVAR_NO_COLLECTIVE_FINALIZE"
 
 /* --- the host file ---------------------------------------------------------------------------------------------------- */
 
-/* Return whether a line of the host file, whose comment is cut off, is right; fill in `h`, with no slots for an empty line. */
+/* Parse a line of the host file without its comment. Return whether it is valid; fill in `h`, with no slots for an empty line. */
 static bool read_host(const char *line, struct host *h)
 {
     int used = 0;
@@ -41,7 +40,7 @@ static bool read_host(const char *line, struct host *h)
 
 static bool is_listed(const struct hosts *hosts, const char *node);
 
-/* Return the lines of a host file, for the caller to free; without any (count is 0) if a line is wrong or a node comes twice. */
+/* Return the lines of a host file, for the caller to free; without any (count is 0) if a line is invalid or a node is listed twice. */
 static struct hosts parse_hosts(const drom_mpi *m, const char *text)
 {
     struct hosts hosts = {NULL, 0};
@@ -66,7 +65,7 @@ static struct hosts parse_hosts(const drom_mpi *m, const char *text)
     return hosts;
 }
 
-/* Return whether two names are of one node: without its domain, either may be short. */
+/* Return whether two names are of one node: either may lack the domain. */
 static bool is_node(const char *one, const char *other)
 {
     size_t a = strcspn(one, "."), b = strcspn(other, ".");
@@ -99,7 +98,7 @@ static char *read_changed(struct nodes *n)
     n->inode = about.st_ino;
     n->size = about.st_size;
     n->time = about.st_mtim;
-    text[length > MOST_TEXT ? 0 : length] = '\0'; /* no node: it is refused */
+    text[length > MOST_TEXT ? 0 : length] = '\0'; /* an empty file is refused */
     return text;
 }
 
@@ -113,8 +112,8 @@ static bool has_node(const drom_mpi *m, const char *node)
     return false;
 }
 
-/* Return for each rank whether it is given up, for the caller to free: its node is not in the host file, nor is that of another
- * rank with which it has to end. `stay` is set if another such rank keeps one from being given up. */
+/* Return for each rank whether it is released, for the caller to free: neither its node is in the host file, nor that of any rank
+ * with which it has to end. `stay` is set if another such rank prevents the release of one. */
 static bool *find_given_up(const drom_mpi *m, const struct hosts *hosts, bool *stay)
 {
     bool *is_gone = must_have(m, calloc((size_t)m->size, sizeof *is_gone), 1);
@@ -134,7 +133,7 @@ static bool *find_given_up(const drom_mpi *m, const struct hosts *hosts, bool *s
     return is_gone;
 }
 
-/* Read the host file if it has changed. One that is wrong changes nothing. */
+/* Read the host file if it has changed. An invalid one changes nothing. */
 static void look(drom_mpi *m)
 {
     struct nodes *n = &m->nodes;
@@ -143,7 +142,7 @@ static void look(drom_mpi *m)
         return;
     struct hosts hosts = parse_hosts(m, text);
     if (hosts.count == 0) {
-        say(m, "the host file is ignored: write a line NODE slots=N for each node, at least one and each once, in 64 KiB.");
+        print_once(m, "the host file is ignored: write a line NODE slots=N for each node, at least one and each once, in 64 KiB.");
         free(hosts.at);
         free(text);
         return;
@@ -155,8 +154,8 @@ static void look(drom_mpi *m)
     n->has_refused = false;
 }
 
-/* Return whether the ranks are to be regrouped now, and how; only the first running rank can know. */
-static bool wants_regrouping(drom_mpi *m, struct order *order)
+/* Return whether the ranks are to be regrouped now, and how; always false except on the first running rank. */
+static bool is_regrouping_due(drom_mpi *m, struct order *order)
 {
     struct nodes *n = &m->nodes;
     if (!n->file[0] || MPI_Wtime() < n->next_look || first_of(m, m->map) != m->rank)
@@ -175,20 +174,20 @@ static bool wants_regrouping(drom_mpi *m, struct order *order)
     for (int i = 0; i < n->hosts.count && !n->cannot_spawn; i++)
         spawns |= !has_node(m, n->hosts.at[i].node);
     bool is_final = !spawns && left == m->size - lost; /* no more ranks will run */
-    if (lost > 0 && left < m->news.min_ranks && is_final && !n->has_refused) {
-        say(m, "too few ranks would be left, so none is released: leave nodes for min_ranks in the host file.");
+    if (lost > 0 && left < m->update.min_ranks && is_final && !n->has_refused) {
+        print_once(m, "too few ranks would be left, so none is released: leave nodes for min_ranks in the host file.");
         n->has_refused = true;
     }
     if (stay && !n->has_refused) {
-        say(m, "ranks stay on a node that is given up, as MPI ends those of one launch together: launch on one node, or let ranks "
+        print_once(m, "ranks stay on a node that is given up, as MPI ends those of one launch together: launch on one node, or let ranks "
                "end alone (docs/adaptive-mpi.md).");
         n->has_refused = true;
     }
-    *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->news.min_ranks, spawns};
+    *order = (struct order){(int)strlen(n->text), lost > 0 && left >= m->update.min_ranks, spawns};
     return order->releases || order->spawns;
 }
 
-/* Return whether MPICH runs on UCX, which fails at the end of a program if others of its ranks have ended before. */
+/* Return whether MPICH runs on UCX, which fails at the end of a program if other ranks have ended before. */
 static bool is_on_ucx(void)
 {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -199,7 +198,7 @@ static bool is_on_ucx(void)
     return strncmp(name, "ucx", strlen("ucx")) == 0;
 }
 
-/* Return whether this process can end before the others of its group; with `now` set the MPI library so that it may. */
+/* Return whether this process can end before the others of its group; if `now`, configure the MPI library for that. */
 static bool end_alone(bool now)
 {
     int provided, index, count, value = 1;
@@ -231,8 +230,8 @@ static void use_all(drom_mpi *m, MPI_Comm all)
     MPI_Comm_size(all, &m->size);
 }
 
-/* Return once all ranks have received what others sent them, so that those that are given up can end without waiting for any. The
- * last message between two ranks is one that such a rank receives. */
+/* Return once all ranks have received what others sent them, so that released ranks can end without waiting for any. The last
+ * message between two ranks is received by the released one. */
 static void part(const drom_mpi *m, const bool *is_gone, MPI_Comm staying)
 {
     int leader = 0;
@@ -252,7 +251,7 @@ static void part(const drom_mpi *m, const bool *is_gone, MPI_Comm staying)
             MPI_Send(NULL, 0, MPI_BYTE, rank, TAG_OUT, m->all);
 }
 
-/* Separate the ranks that are given up from the others: with no communicator in common, either side can end alone. */
+/* Separate the released ranks from the others: with no communicator in common, either side can end alone. */
 static void release(drom_mpi *m, const struct hosts *hosts)
 {
     MPI_Comm all;
@@ -313,8 +312,8 @@ static MPI_Comm spawn(const drom_mpi *m, const struct host *h)
     return pair;
 }
 
-/* Have each new rank connect to each old one, before any of these connects to it: where both did so at the same time, MPICH 5 over
- * TCP was seen to hang in what follows. */
+/* Make each new rank connect to each old one, before any of these connects to it: if both did so at the same time, MPICH 5 over TCP
+ * was observed to hang afterwards. */
 static void connect_ranks(MPI_Comm both, bool is_new)
 {
     int others;
@@ -340,13 +339,13 @@ static void unite(drom_mpi *m, int leader, MPI_Comm pair, int other, bool is_new
     use_all(m, all);
 }
 
-/* The groups that are spawned in one regrouping: the next one to unite with, and of each the rank that has spawned it, -1 for none. */
+/* The groups that are spawned in one regrouping: the next one to unite with, and the rank that has spawned each, -1 if that failed. */
 struct groups {
     int next, count, leaders[MOST_GROUPS];
 };
 
-/* Unite all ranks with the groups that are left. Ranks that have spawned one have a communicator with it. Each new group learns
- * what follows. */
+/* Unite all ranks with the groups that are left. Ranks that have spawned one have a communicator with it. Each new group receives
+ * the list of the remaining ones. */
 static void unite_all(drom_mpi *m, struct groups *g, const MPI_Comm *pairs)
 {
     while (g->next < g->count) {
@@ -392,13 +391,14 @@ static void grow(drom_mpi *m, const struct hosts *hosts, bool runs_now)
     if (failed == 0)
         return;
     m->nodes.cannot_spawn = true; /* Open MPI 4 ends the program at the next attempt */
-    say(m, "MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that it was given.");
+    print_once(m, "MPI has not spawned ranks on each new node, so no more are spawned: use a library that can, and nodes that it was "
+                  "given.");
 }
 
-/* Learn what each rank is, and the news of those that run. */
-static void meet(drom_mpi *m, bool runs_now)
+/* Exchange the description of each rank, and take the update of the first one that runs. */
+static void exchange_members(drom_mpi *m, bool runs_now)
 {
-    struct member mine = {m->rank - m->group_rank, runs_now, m->nodes.ends_alone, m->news, ""};
+    struct member mine = {m->rank - m->group_rank, runs_now, m->nodes.ends_alone, m->update, ""};
     memcpy(mine.node, m->nodes.name, sizeof mine.node);
     free(m->members);
     m->members = must_have(m, malloc((size_t)m->size * sizeof mine), 1);
@@ -410,8 +410,8 @@ static void meet(drom_mpi *m, bool runs_now)
             add(m->map, rank);
             m->running++;
         }
-    m->news = m->members[first_of(m, m->map)].news;
-    m->news.first = first_of(m, m->map);
+    m->update = m->members[first_of(m, m->map)].update;
+    m->update.first = first_of(m, m->map);
     report_want(m);
 }
 
@@ -429,7 +429,7 @@ static void regroup(drom_mpi *m, const struct order *order, const char *text)
     if (order->spawns && !m->is_released)
         grow(m, &fresh, did_run);
     if (!m->is_released)
-        meet(m, did_run);
+        exchange_members(m, did_run);
     free(fresh.at);
     free(hosts.at);
 }
@@ -469,7 +469,7 @@ static void receive_order(drom_mpi *m, int source)
     free(text);
 }
 
-/* Make the ranks leave that an order releases. */
+/* Add the ranks that an order releases to those that leave. */
 static void leave_by(const drom_mpi *m, const struct order *order, const char *text)
 {
     struct hosts hosts = parse_hosts(m, text);
@@ -483,7 +483,7 @@ static void leave_by(const drom_mpi *m, const struct order *order, const char *t
 
 /* --- beginning and end ------------------------------------------------------------------------------------------------ */
 
-/* Remember how this program was started, to spawn it: by drom run, if it is the first process of a task; and its words. */
+/* Store how this program was started, to spawn it: the words of drom run, if it is the first process of a task, and its own. */
 static void read_command(drom_mpi *m)
 {
     struct nodes *n = &m->nodes;
@@ -500,7 +500,7 @@ static void read_command(drom_mpi *m)
         fclose(file);
     n->cannot_spawn = own == 0 || own == MOST_COMMAND - 1;
     if (n->cannot_spawn)
-        say(m, "no ranks are spawned, as /proc/self/cmdline cannot be read or has 128 KiB: mount /proc, or pass fewer arguments.");
+        print_once(m, "no ranks are spawned, as /proc/self/cmdline cannot be read or has 128 KiB: mount /proc, or pass fewer arguments.");
     length += own;
     for (size_t i = 0; i < length; i++)
         n->words += n->line[i] == '\0';
@@ -512,7 +512,7 @@ static void read_command(drom_mpi *m)
         strcpy(n->folder, "/");
 }
 
-/* Return whether this group was spawned by adaptive ranks, and by which. */
+/* Return whether this group was spawned by adaptive ranks; get the communicator with these. */
 static bool is_spawned(MPI_Comm *parent)
 {
     *parent = MPI_COMM_NULL;
@@ -521,14 +521,14 @@ static bool is_spawned(MPI_Comm *parent)
     return *parent != MPI_COMM_NULL;
 }
 
-/* Return the name of the host file for this process, which differs where nodes have different folders; NULL without one. */
+/* Return the name of the host file for this process, which may differ between nodes; NULL without one. */
 static const char *find_file(void)
 {
     const char *own = getenv(HOSTFILE), *file = own ? own : getenv(SPAWNED);
     return file && strlen(file) < MOST_PATH ? file : NULL;
 }
 
-/* Begin with the host file that the first rank has in its environment, if it has one; collective. */
+/* Initialise from the host file in the first rank's environment, if there is one; collective. */
 static void begin_nodes(drom_mpi *m, MPI_Comm parent)
 {
     struct nodes *n = &m->nodes;
@@ -550,7 +550,7 @@ static void begin_nodes(drom_mpi *m, MPI_Comm parent)
     read_command(m);
     if (parent != MPI_COMM_NULL)
         join_program(m, parent);
-    meet(m, parent == MPI_COMM_NULL);
+    exchange_members(m, parent == MPI_COMM_NULL);
 }
 
 static void free_nodes(drom_mpi *m)

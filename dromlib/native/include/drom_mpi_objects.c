@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects of adaptive MPI programs: see drom_mpi.h. The first rank that runs decides where they go, by a strategy, from what
- * all have measured; drom_mpi_balance.c has the strategies. */
+/* Objects of adaptive MPI programs: see drom_mpi.h. The first rank that runs decides where they go, by a strategy, from the
+ * measurements of all ranks; drom_mpi_balance.c has the strategies. */
 #include "drom_mpi_internal.h"
 
 #include <float.h>
@@ -8,9 +8,9 @@
 #include <time.h>
 
 enum { MOST_OBJECTS = 1 << 20 };
-static const double FORGETS = 0.5;     /* what a decision leaves of the measurements before it */
+static const double FORGETS = 0.5;     /* weight of older measurements after a decision */
 static const double LEAST_BUSY = 0.01; /* seconds in objects, below which the speed of a rank is unknown */
-static const double LEAST_WORK = 0.01; /* of the mean: an object that was not measured has some too */
+static const double LEAST_WORK = 0.01; /* of the mean, for an object that was not measured */
 
 struct drom_mpi_objects {
     drom_mpi_objects *next;
@@ -23,7 +23,7 @@ struct drom_mpi_objects {
     double wall, cpu;        /* when the last object began */
 };
 
-/* What goes in front of an object. */
+/* Sent before an object. */
 struct head {
     long bytes;
     double work;
@@ -36,7 +36,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Count what the rank did since the last object began as work of that one. */
+/* Add the CPU time since the last object began to its work. */
 static void measure(drom_mpi_objects *o, long object)
 {
     double work = (cpu_seconds() - o->cpu) * o->speed;
@@ -66,7 +66,7 @@ int drom_mpi_owner(const drom_mpi_objects *o, long object)
 
 /* --- decisions -------------------------------------------------------------------------------------------------------- */
 
-/* Return the number of a rank among those of a map, -1 if it is not there. */
+/* Return the index of a rank among those of a map, -1 if it is not there. */
 static int number_of(const struct side *side, int rank)
 {
     int from = 0, end = side->count;
@@ -80,7 +80,7 @@ static int number_of(const struct side *side, int rank)
     return from < side->count && side->ranks[from] == rank ? from : -1;
 }
 
-/* Objects without a measurement count too, so that they are spread as well. */
+/* Give objects without a measurement some work, so that they are distributed as well. */
 static void fill_gaps(double *work, long objects)
 {
     double all = 0;
@@ -127,7 +127,7 @@ static double *collect_speeds(const drom_mpi *m, const struct side *old, const s
     return speeds;
 }
 
-/* Write into `next_place` who has each object now, by its number in the new map: -1 if that rank leaves. */
+/* Write into `next_place` the rank that has each object now, by its index in the new map: -1 if that rank leaves. */
 static void renumber(drom_mpi_objects *o, const struct side *old, const struct side *new)
 {
     int *numbers = must_have(o->m, malloc((size_t)old->count * sizeof *numbers), 1);
@@ -156,7 +156,7 @@ static void decide(drom_mpi_objects *o, const struct side *old, const struct sid
     renumber(o, old, new);
     (o->kind.strategy ? o->kind.strategy : drom_mpi_refine)(o->kind.count, work, new->count, speeds, o->next_place);
     if (o->kind.strategy && !are_placed(o, new->count)) {
-        say(o->m, "a strategy has given an object to no rank that will run, so drom_mpi_refine() decides: correct it.");
+        print_once(o->m, "a strategy has given an object to no rank that will run, so drom_mpi_refine() decides: correct it.");
         renumber(o, old, new);
         drom_mpi_refine(o->kind.count, work, new->count, speeds, o->next_place);
     }
@@ -164,7 +164,7 @@ static void decide(drom_mpi_objects *o, const struct side *old, const struct sid
     free(speeds);
 }
 
-/* Learn on all ranks of both maps where each object is and where it goes. */
+/* Distribute to all ranks of both maps where each object is and where it goes. */
 static void agree(drom_mpi_objects *o, const struct side *old, const struct side *new)
 {
     const drom_mpi *m = o->m;
@@ -198,7 +198,7 @@ static void agree(drom_mpi_objects *o, const struct side *old, const struct side
 
 enum { MOST_UNDER_WAY = 64, LEAST_RING = 1 << 18, ALIGNMENT = 16 };
 
-/* An object that this rank sends or receives: of those that its rank had, it is number `turn`. */
+/* An object that this rank sends or receives, and its index (`turn`) among those of the sender. */
 struct item {
     long object, turn;
     int rank; /* the other one */
@@ -218,7 +218,7 @@ struct lane {
     size_t size;
 };
 
-/* Return whether this rank sends an object, or receives it, and which is the other rank. */
+/* Return whether this rank sends (or receives) an object; write the other rank. */
 static bool takes(const drom_mpi_objects *o, const struct side *old, const struct side *new, bool sends, long object, int *other)
 {
     int from = old->ranks[o->place[object]], to = new->ranks[o->next_place[object]];
@@ -262,7 +262,7 @@ static int by_turn(const void *one, const void *other)
     return a->turn != b->turn ? order_of(a->turn, b->turn) : order_of(a->object, b->object);
 }
 
-/* Return what a receiver has to know about an object; note where that lies. */
+/* Return the head of an object, for the receiver; store where the object lies. */
 static struct head describe(const drom_mpi_objects *o, struct item *item)
 {
     const drom_mpi_kind *kind = &o->kind;
@@ -277,7 +277,7 @@ static struct head describe(const drom_mpi_objects *o, struct item *item)
     end_all(o->m->all);
 }
 
-/* Start to tell each receiver the sizes of all objects that it gets, or to receive these. */
+/* Start to send to each receiver the heads of all objects that it gets, or to receive these. */
 static void exchange_heads(const drom_mpi_objects *o, struct lane *l, struct traffic *t)
 {
     qsort(l->items, (size_t)l->count, sizeof *l->items, by_rank);
@@ -294,13 +294,13 @@ static void exchange_heads(const drom_mpi_objects *o, struct lane *l, struct tra
     }
 }
 
-/* Return the bytes of an object in the ring: aligned for any type, and some for one without content. */
+/* Return the bytes of an object in the ring: aligned for any type, and more than 0 for one without content. */
 static size_t room_of(const struct item *item)
 {
     return (size_t)item->head->bytes / ALIGNMENT * ALIGNMENT + ALIGNMENT;
 }
 
-/* The ring is a mapping of its own: at the end of malloc()'s heap it would keep that from being used again for the objects. */
+/* Allocate the ring by mmap(): at the end of malloc()'s heap it would keep freed memory from being reused for the objects. */
 static void make_ring(const drom_mpi_objects *o, struct lane *l)
 {
     size_t all = 0, largest = 0;
@@ -326,12 +326,12 @@ static char *find_place(const struct lane *l, size_t room)
     char *begin = l->items[l->first].at, *limit = l->ring + l->size;
     if (l->first == l->next)
         return l->ring;
-    if (l->end <= begin) /* they go on at the start of the ring */
+    if (l->end <= begin) /* they continue at the start of the ring */
         return (size_t)(begin - l->end) >= room ? l->end : NULL;
     return (size_t)(limit - l->end) >= room ? l->end : (size_t)(begin - l->ring) >= room ? l->ring : NULL;
 }
 
-/* Have the bytes of the next object where they can be sent, or received; return whether that is possible now. */
+/* Provide the memory from which the next object is sent, or into which it is received; return whether that is possible now. */
 static bool prepare(const drom_mpi_objects *o, struct lane *l)
 {
     const drom_mpi_kind *kind = &o->kind;
@@ -381,8 +381,8 @@ static MPI_Request *message_of(const struct lane *l, MPI_Request *none)
 }
 
 /* Send and receive objects, several at a time. Senders and receivers have them in the same order, by turn and number, and start
- * each as soon as there is room. So the first of all that are left is always under way on both sides, and none waits in a
- * circle; and all ranks send at the same time. */
+ * each as soon as there is room. So the first of all that are left is always under way on both sides, and there is no
+ * deadlock; and all ranks send at the same time. */
 static void exchange_objects(drom_mpi_objects *o, struct lane lanes[2])
 {
     for (;;) {
@@ -452,7 +452,7 @@ static void release_objects(drom_mpi_objects *o)
     free(o);
 }
 
-/* Return objects that are shared out evenly, NULL without memory. */
+/* Return objects that are distributed evenly. NULL: no memory. */
 static drom_mpi_objects *make_objects(drom_mpi *m, const drom_mpi_kind *kind)
 {
     size_t count = (size_t)kind->count;
@@ -472,7 +472,7 @@ static drom_mpi_objects *make_objects(drom_mpi *m, const drom_mpi_kind *kind)
     return o;
 }
 
-/* Return what is wrong with a description, NULL if nothing is; collective. */
+/* Return the message about a fault of a description, NULL if there is none; collective. */
 static const char *fault_of_objects(const drom_mpi *m, const drom_mpi_kind *kind)
 {
     if (m->has_changed)
@@ -495,7 +495,7 @@ drom_mpi_objects *drom_mpi_add_objects(drom_mpi *m, drom_mpi_kind kind)
     if (!fault && !all_agree(m->comm, o != NULL))
         fault = "there is no memory for objects: use more nodes.";
     if (fault) {
-        say(m, fault);
+        print_once(m, fault);
         release_objects(o);
         return NULL;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program starts finds this library in LD_PRELOAD. Where the loader could not open it (a 32-bit program, a script that
- * one interprets, a root or container without the file), it would print an error in each process: there the variable is passed
- * on without it. Any of these may run in a child of vfork(): nothing but the stack is written to. */
+/* Programs inherit this library in LD_PRELOAD from the program that starts them. If the loader cannot open it (in a 32-bit program,
+ * a script with a 32-bit interpreter, a root or container without the file), it would print an error in each process, so the
+ * variable is passed on without it. All functions here may run in a child of vfork(): they write only to the stack. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 enum { MOST_VARIABLES = 1024, MOST_TEXT = 4096 };
 
-/* Another environment. One that has no room here is left as it is. */
+/* A changed environment. One that does not fit is passed on unchanged. */
 struct room {
     char *variables[MOST_VARIABLES + 1];
     char text[MOST_TEXT];
@@ -27,7 +27,7 @@ struct room {
 
 static char own[PATH_MAX]; /* this library's file */
 
-__attribute__((constructor)) static void know_own_path(void)
+__attribute__((constructor)) static void find_own_path(void)
 {
     struct link_map *map;
     if (base_of(own, &map))
@@ -46,7 +46,7 @@ static bool is_of_other_word_size(const char *path)
            ident[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32);
 }
 
-/* `name` is looked for in PATH if it has no slash. */
+/* `name` is searched in PATH if it has no slash. */
 static bool is_command_of_other_word_size(const char *name)
 {
     const char *folders = getenv("PATH");
@@ -65,7 +65,7 @@ static bool is_command_of_other_word_size(const char *name)
     }
 }
 
-/* Where our file stands in a list of libraries, or NULL. */
+/* Return the position of this library in a list of libraries, or NULL. */
 static const char *find_own(const char *list)
 {
     size_t length = strlen(own);
@@ -96,7 +96,7 @@ static char **copy_without(char *const environment[], size_t at, const char *her
     return room->variables;
 }
 
-/* What `path`, or the command of that name, is to find. */
+/* Return the environment for the file `path`, or for the command of that name. */
 static char **environment_for(const char *path, char *const environment[], struct room *room, bool is_name)
 {
     static const char variable[] = "LD_PRELOAD=";

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: INP001 - a step of the build, in a folder of C sources
-"""Hide the symbols that GNU's linker makes of a library's version names: `hide_versions.py LIBRARY`.
+"""Hide the symbols that GNU's linker creates for a library's version names: `hide_versions.py LIBRARY`.
 
-A program may have a symbol of its own with such a name (VERSION is a likely one), and must find that.
+A program may have a symbol of its own with such a name (VERSION is a likely one), and must be bound to that.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 ABSOLUTE, DYNAMIC_SYMBOLS, VERSIONS, HIDDEN = 0xFFF1, 11, 0x6FFFFFFF, 0x8000
-"""SHN_ABS, SHT_DYNSYM, SHT_GNU_versym and the bit of a version that no plain name finds."""
+"""SHN_ABS, SHT_DYNSYM, SHT_GNU_versym and the bit that hides a version from references without one."""
 
 
 def hide(library: bytearray) -> None:
-    """Set the hidden bit of each absolute dynamic symbol of a 64-bit ELF file; a file with none stays as it is."""
+    """Set the hidden bit of each absolute dynamic symbol of a 64-bit ELF file; a file without any is not changed."""
     order = "<" if library[5] == 1 else ">"
     (table,) = struct.unpack_from(f"{order}Q", library, 0x28)
     size, count = struct.unpack_from(f"{order}HH", library, 0x3A)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Replaces addresses that the loader has put into files: where a file calls a function of MPI, or one of the loader's. */
+/* Replaces addresses that the loader has written into files, for their calls of MPI and of functions of the loader. */
 #include "hooks.h"
 
 #include <dlfcn.h>
@@ -24,9 +24,9 @@ enum { JUMP = 0, POINTER = 0, WORD = 0 }; /* nothing is replaced */
 
 struct hook {
     struct front front;
-    bool is_plain;  /* only for calls without a version: others are bound to us by the loader */
+    bool is_plain;  /* only for calls without a version: the loader binds the others to this library */
     bool is_wanted; /* a file calls it */
-    void *target;   /* what it stands in front of; NULL: not there yet */
+    void *target;   /* the function that is intercepted; NULL: not loaded yet */
 };
 
 /* A part of a file's memory. */
@@ -34,7 +34,7 @@ struct range {
     uintptr_t start, end;
 };
 
-/* Where a file keeps the address of a function. */
+/* The location of a function's address in a file. */
 struct slot {
     void **at;
     struct hook *hook;
@@ -46,8 +46,8 @@ static size_t hook_count;
 static struct slot first_slots[SLOTS_AT_FIRST], *slots = first_slots;
 static size_t slot_count, slot_room = SLOTS_AT_FIRST;
 static unsigned long long known_subs; /* how many files have ever been unloaded */
-static size_t known_files;            /* the loader appends new ones to its list */
-static unsigned opened, looked_at;    /* how often the program has opened files; when this was looked at last */
+static size_t known_files;            /* read so far; the loader appends new ones to its list */
+static unsigned opened, hooked_at;    /* how many files the program has opened; the same when they were hooked last */
 static _Thread_local bool has_opened;
 static bool has_setter;
 static int busy;
@@ -69,7 +69,7 @@ static void add_hooks(const struct front *fronts, size_t count, bool is_plain)
         hooks[hook_count++] = (struct hook){.front = fronts[i], .is_plain = is_plain};
 }
 
-/* Most processes never come to this. */
+/* Only when a file calls such a function: most processes have none. */
 static void make_hooks(void)
 {
     add_hooks(mpi_fronts, mpi_front_count, false);
@@ -104,7 +104,7 @@ static struct hook *find_hook(const char *name, bool has_version)
     return bsearch(&key, hooks, hook_count, sizeof *hooks, compare);
 }
 
-/* By mmap(): within dl_iterate_phdr() the program's malloc() may wait for another thread that is about to call it, too. */
+/* Use mmap(): in dl_iterate_phdr() the program's malloc() may wait for a thread that waits to enter dl_iterate_phdr(), too. */
 static bool has_room(void)
 {
     if (slot_count < slot_room)
@@ -120,7 +120,7 @@ static bool has_room(void)
     return true;
 }
 
-/* The parts of a file's dynamic section that are looked at. */
+/* The parts of a file's dynamic section that are read. */
 struct dynamic {
     const ElfW(Sym) *symbols;
     const char *names;
@@ -129,7 +129,7 @@ struct dynamic {
     size_t call_bytes, other_bytes, relative_count;
 };
 
-/* The loader has made addresses of some of its values, and left others as they are. */
+/* The loader has relocated some values in the dynamic section to addresses, and not others. */
 static const void *address(const struct dl_phdr_info *info, ElfW(Addr) value)
 {
     return (const void *)(value < info->dlpi_addr ? info->dlpi_addr + value : value);
@@ -232,7 +232,7 @@ static int read_files(struct dl_phdr_info *info, size_t size, void *at)
     return 0;
 }
 
-/* Whether a function is one of an OpenMP runtime, and none of a library that does as if there were one. */
+/* Return whether a function belongs to an OpenMP runtime, not to a library of stubs. */
 static bool is_of_runtime(const void *function)
 {
     struct link_map *map;
@@ -254,7 +254,7 @@ static void find_target(struct hook *hook)
         target = find_mpi(hook->front.name);
     hook->target = target;
     if (!target)
-        dlerror(); /* the program's next question about errors is not about this one */
+        dlerror(); /* clears the error, so that the program's next dlerror() does not return it */
 }
 
 static void find_targets(void)
@@ -274,7 +274,7 @@ static void protect(const struct range *pages, int protection)
         mprotect((void *)start, end - start, protection);
 }
 
-/* Whether a file would come to the target from here: it has its address, or still that of code which has the loader find it. */
+/* Return whether a slot leads to the target: it has its address, or still that of the file's stub for lazy binding. */
 static bool leads_to_target(const struct slot *slot)
 {
     uintptr_t now = (uintptr_t)__atomic_load_n(slot->at, __ATOMIC_RELAXED);
@@ -305,9 +305,9 @@ static int replace(struct dl_phdr_info *info, size_t size, void *at)
     return 1;
 }
 
-/* Files that were loaded when we counted are complete, with all addresses, when we have had the loader's lock after that: who
- * loads has it for as long. Returns whether nothing was unloaded meanwhile. */
-static bool look(void)
+/* Hook all files that are loaded. A thread that loads a file holds the loader's lock until all addresses are there; so once this
+ * thread has had that lock, by dlopen(), the files counted before are complete. Return whether none was unloaded meanwhile. */
+static bool hook_once(void)
 {
     struct reading reading = {0};
     dl_iterate_phdr(count_files, &reading.all);
@@ -333,28 +333,29 @@ void hook_files(void)
     enum { TRIES = 3 };
     unsigned now = __atomic_load_n(&opened, __ATOMIC_RELAXED);
     if (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE))
-        return; /* another thread is about it, or one that is no more since a fork */
+        return; /* another thread does it, or one that has not survived a fork */
     has_opened = false;
-    __atomic_store_n(&looked_at, now, __ATOMIC_RELAXED);
-    for (int i = 0; i < TRIES && !look(); i++)
+    __atomic_store_n(&hooked_at, now, __ATOMIC_RELAXED);
+    for (int i = 0; i < TRIES && !hook_once(); i++)
         ;
     __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
 }
 
 static void hook_new_files(void)
 {
-    if (has_opened || __atomic_load_n(&opened, __ATOMIC_RELAXED) != __atomic_load_n(&looked_at, __ATOMIC_RELAXED))
+    if (has_opened || __atomic_load_n(&opened, __ATOMIC_RELAXED) != __atomic_load_n(&hooked_at, __ATOMIC_RELAXED))
         hook_files();
 }
 
-/* The loader looks at who calls it: where that file has its libraries, and what comes next after it. So these end in jumps. */
+/* The loader uses its caller's address: the caller's search path, and the order of files after it. So these end in tail calls, and
+ * the caller remains the program's file. */
 #ifdef __clang__
 #define JUMPS
 #else
 #define JUMPS __attribute__((optimize("O2", "no-stack-protector")))
 #endif
 
-/* A file that is being opened is hooked before the program can ask for one of its functions. */
+/* A file that is opened is hooked by the time that dlsym() returns one of its functions. */
 JUMPS static void *jump_to_dlopen(const char *path, int flags)
 {
     void *(*real)(const char *, int) = of_dlopen.target;
@@ -379,7 +380,7 @@ bool is_setter_known(void)
     return __atomic_load_n(&has_setter, __ATOMIC_RELAXED);
 }
 
-/* A tool is opened for regions alone. */
+/* The tool only gets regions. */
 #ifndef DROM_TOOL
 __attribute__((constructor)) static void hook_program(void)
 {

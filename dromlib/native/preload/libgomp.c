@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs built by gcc: its entry points for parallel regions, in front of the runtime's own. */
+/* Programs built by gcc: wrappers of libgomp's entry points for parallel regions. */
 #include <sched.h>
 
 #include "hooks.h"
 #include "openmp.h"
 #include "pinning.h"
 
-/* A region's function. It says which file a region is of: a call in the last place of a function returns to that one's
+/* A region's function. It identifies the file of a region; the return address does not, as a tail call returns to the caller's
  * caller. */
 typedef void body(void *);
 
-/* What stands in for a region's function where threads are to be bound. */
+/* The data of placed_body(), which replaces a region's function if threads are to be bound. */
 struct region {
-    void *reductions; /* where GOMP_parallel_reductions looks for them in its data */
+    void *reductions; /* GOMP_parallel_reductions reads them here, at the start of its data */
     body *fn;
     void *data;
     const struct runtime *runtime;
@@ -33,9 +33,10 @@ static void placed_body(void *at)
     region->fn(region->data);
 }
 
-/* Whether it is to stand in: in LLVM's barriers threads give way to each other by themselves. */
-__attribute__((noinline, cold)) static bool stands_in(struct region *region, body *fn, void *data, const struct runtime *runtime,
-                                                      enum gomp_entry which)
+/* Return whether placed_body() is to replace a region's function. In LLVM's barriers threads yield to each other, so there is no need
+ * to spread them. */
+__attribute__((noinline, cold)) static bool wraps_body(struct region *region, body *fn, void *data, const struct runtime *runtime,
+                                                       enum gomp_entry which)
 {
     void *reductions = which == AT_GOMP_parallel_reductions ? *(void **)data : NULL;
     *region = (struct region){reductions, fn, data, runtime, sched_getcpu()};
@@ -46,8 +47,8 @@ __attribute__((noinline, cold)) static bool stands_in(struct region *region, bod
     return !runtime->is_llvm;
 }
 
-/* LLVM's runtime has these entry points as well, and tells us of its regions by itself. */
-static inline unsigned enter(struct site *site, unsigned threads)
+/* LLVM's runtime has these entry points as well, but reports its regions through OMPT. */
+static inline unsigned begin_region(struct site *site, unsigned threads)
 {
     const struct runtime *runtime = site->object->runtime;
     if (__builtin_expect(runtime->is_llvm, 0)) {
@@ -61,18 +62,18 @@ static inline unsigned enter(struct site *site, unsigned threads)
     return threads == 0 ? size : threads;
 }
 
-static inline void leave(const struct runtime *runtime)
+static inline void end_region(const struct runtime *runtime)
 {
     if (__builtin_expect(!runtime->is_llvm, 1))
-        heed_news();
+        apply_grant_if_new();
 }
 
-/* The runtime's entry for a region that is as the one before: not ours to size, nor news, nor threads to bind. NULL otherwise. It
- * calls nothing, so that such a region costs a few instructions. */
+/* Return the runtime's entry point if this region is handled like the one before: its size is the program's, there is no new grant,
+ * and no thread is to be bound. Otherwise NULL. It calls nothing, so that such a region costs a few instructions. */
 static inline void *entry_again(body *fn, unsigned threads, enum gomp_entry which)
 {
     const struct site *site = &sites[first_place((void *)fn)];
-    if (threads == 0 || !is_site(site, (void *)fn) || !is_again(site) || has_news() || (is_placing() && threads != 1))
+    if (threads == 0 || !is_site(site, (void *)fn) || !is_again(site) || has_new_grant() || (is_placing() && threads != 1))
         return NULL;
     const struct runtime *runtime = site->object->runtime;
     return runtime->is_llvm ? NULL : runtime->entry[which];
@@ -90,13 +91,13 @@ static inline void *entry_again(body *fn, unsigned threads, enum gomp_entry whic
         const struct runtime *runtime = site->object->runtime;                                                               \
         entry_##name *real = (entry_##name *)entry_of(runtime, AT_##name);                                                   \
         struct region region;                                                                                                \
-        threads = enter(site, threads);                                                                                      \
-        if (is_placing() && threads != 1 && stands_in(&region, fn, data, runtime, AT_##name)) {                                 \
+        threads = begin_region(site, threads);                                                                               \
+        if (is_placing() && threads != 1 && wraps_body(&region, fn, data, runtime, AT_##name)) {                             \
             fn = placed_body;                                                                                                \
             data = &region;                                                                                                  \
         }                                                                                                                    \
         KEEP_##result real(fn, data, threads, __VA_ARGS__);                                                                  \
-        leave(runtime);                                                                                                      \
+        end_region(runtime);                                                                                                 \
         GIVE_##result;                                                                                                       \
     }                                                                                                                        \
     PUBLIC result name(body *fn, void *data, unsigned threads, UNPACK parameters)                                            \
@@ -108,7 +109,7 @@ static inline void *entry_again(body *fn, unsigned threads, enum gomp_entry whic
         }                                                                                                                    \
         count_point();                                                                                                       \
         KEEP_##result real(fn, data, threads, __VA_ARGS__);                                                                  \
-        heed_news();                                                                                                         \
+        apply_grant_if_new();                                                                                                \
         GIVE_##result;                                                                                                       \
     }
 #define KEEP_void
@@ -131,7 +132,7 @@ FORK(void, GOMP_parallel_loop_runtime, PLAIN_LOOP, start, end, step, flags)
 FORK(void, GOMP_parallel_loop_nonmonotonic_runtime, PLAIN_LOOP, start, end, step, flags)
 FORK(void, GOMP_parallel_loop_maybe_nonmonotonic_runtime, PLAIN_LOOP, start, end, step, flags)
 
-/* gcc before 4.9: the caller runs the region's function itself, and says when it is done. */
+/* gcc before 4.9: the caller runs the region's function itself, and then calls GOMP_parallel_end(). */
 static _Thread_local const struct runtime *started = &no_runtime;
 
 #define START(name, parameters, ...)                                                                                         \
@@ -141,7 +142,7 @@ static _Thread_local const struct runtime *started = &no_runtime;
         struct site *site = site_at((void *)fn);                                                                             \
         typedef void entry(body *, void *, unsigned UNPACK parameters);                                                      \
         started = site->object->runtime;                                                                                     \
-        threads = enter(site, threads);                                                                                      \
+        threads = begin_region(site, threads);                                                                               \
         ((entry *)entry_of(started, AT_##name))(fn, data, threads __VA_ARGS__);                                              \
     }
 
@@ -158,7 +159,7 @@ PUBLIC void GOMP_parallel_end(void)
     const struct runtime *runtime = started;
     typedef void entry(void);
     ((entry *)entry_of(runtime, AT_GOMP_parallel_end))();
-    leave(runtime);
+    end_region(runtime);
 }
 
 #define EXPORT_ENTRY(name, version)                                                                                          \

@@ -11,32 +11,33 @@
 
 _Thread_local struct site *gomp_region;
 
-static const struct runtime *llvm; /* the one that is managed */
+static const struct runtime *llvm; /* the managed one */
 static dompt_set_callback set_callback;
 static dompt_get_place_num get_place_num;
 
-/* Whether the program attends to grants itself: its threads have the CPUs of the first one. */
-static bool attends_itself(void)
+/* Return whether the program takes grants itself (drom.h): its threads then get the CPUs of the first thread. */
+static bool takes_grants_itself(void)
 {
     return __atomic_load_n(&session.yielded, __ATOMIC_RELAXED) && !session.pinned;
 }
 
 static void implicit_task(int endpoint, dompt_data *parallel, dompt_data *task, unsigned count, unsigned index, int flags);
 
-/* In a new thread. One of the program's own the runtime binds only after this. Others it has given the CPUs that the process had
- * when the runtime started; these the thread that makes them may have, too, until it has made all. */
+/* In a new thread. The runtime binds a thread of the program's own only after this. It has given the others the CPUs that the
+ * process had when the runtime started; the thread that creates them may have these, too, until it has created all. */
 static void thread_begin(int kind, dompt_data *thread)
 {
     (void)thread;
     if (kind == DOMPT_THREAD_INITIAL)
         return;
-    heed_news();
+    apply_grant_if_new();
     bind_self();
-    if (attends_itself())
+    if (takes_grants_itself())
         set_callback(DOMPT_IMPLICIT_TASK, (dompt_function)implicit_task);
 }
 
-/* Whether a task is outside regions. The runtime gives each task a value of ours, 0 at first; to ask it anew would cost more. */
+/* Return whether a task is outside regions. The result is cached in the tool's value of the task, 0 at first: get_level() costs
+ * more. */
 static bool is_outside(dompt_data *task)
 {
     if (task->value == 0 && llvm->get_level() == 0)
@@ -44,7 +45,7 @@ static bool is_outside(dompt_data *task)
     return task->value != 0;
 }
 
-/* In the thread that forks, before the size of the team is decided. `requested` is what is set or what a clause says. */
+/* In the thread that forks, before the size of the team is decided. `requested` is the number that is set, or that of a clause. */
 static void parallel_begin(dompt_data *task, const void *frame, dompt_data *parallel, unsigned requested, int flags,
                            const void *return_address)
 {
@@ -55,7 +56,7 @@ static void parallel_begin(dompt_data *task, const void *frame, dompt_data *para
     at_point();
     if (!settled) {
         bind_self();
-        if (attends_itself())
+        if (takes_grants_itself())
             join_first();
         settled = true;
     }
@@ -66,7 +67,7 @@ static void parallel_begin(dompt_data *task, const void *frame, dompt_data *para
 static void parallel_end(dompt_data *parallel, void *task, int flags, const void *return_address)
 {
     (void)parallel, (void)task, (void)flags, (void)return_address;
-    heed_news();
+    apply_grant_if_new();
 }
 
 /* In every thread of a team, after the runtime has bound it. */
@@ -78,13 +79,13 @@ static void implicit_task(int endpoint, dompt_data *parallel, dompt_data *task, 
         return;
     if (is_pinned(llvm) && llvm->get_level() == 1)
         pin_self(index, count, get_place_num ? get_place_num() : 0);
-    if (!joined && attends_itself()) {
+    if (!joined && takes_grants_itself()) {
         join_first();
         joined = true;
     }
 }
 
-/* The runtime starts anew in a forked child, and goes on calling us. */
+/* In a forked child the runtime initialises itself again, and goes on calling the tool. */
 static void begin_child(void)
 {
     forget_size(llvm);
@@ -121,7 +122,7 @@ EXPORT(ompt_start_tool, VERSION);
 
 typedef dompt_start_result *start_tool(unsigned, const char *);
 
-/* That of a library loaded after us. What the runtime itself has by this name looks further behind it. */
+/* Start the tool of a library loaded after this one. The runtime's own function of this name searches the libraries after it. */
 static dompt_start_result *start_next_tool(unsigned version, const char *runtime_version)
 {
     start_tool *next;
@@ -129,7 +130,7 @@ static dompt_start_result *start_next_tool(unsigned version, const char *runtime
     return next ? next(version, runtime_version) : NULL;
 }
 
-/* Whether the user names a tool for the runtime to open. That of this library may be among them, as where nothing is preloaded. */
+/* Return whether the user names another tool for the runtime to open. drom's own may be named too, as it is without preloading. */
 static bool is_other_named(void)
 {
     const char *named = getenv("OMP_TOOL_LIBRARIES");
@@ -143,19 +144,19 @@ static bool is_other_named(void)
     return is;
 }
 
-/* A runtime that finds this function among the loaded libraries calls it when it starts. It has one tool: that of the user, if
- * he has one, loaded or named for it to open. A second runtime runs on its own. */
+/* A runtime that finds this function among the loaded libraries calls it when it starts. It has one tool: the user's, if one is
+ * loaded or named. A second runtime in the process is not managed. */
 PUBLIC dompt_start_result *ompt_start_tool(unsigned version, const char *runtime_version)
 {
     static dompt_start_result result = {initialize, finalize, {0}};
     dompt_start_result *users = start_next_tool(version, runtime_version);
     if (users || is_other_named()) {
-        have_points(DROM_POINTS_OTHER_TOOL);
+        report_points(DROM_POINTS_OTHER_TOOL);
         dromi_log("other-tool", "unmanaged=%s", runtime_version);
         return users;
     }
     if (llvm) {
-        have_points(DROM_POINTS_OTHER_LIBOMP);
+        report_points(DROM_POINTS_OTHER_LIBOMP);
         dromi_log("second-runtime", "unmanaged=%s", runtime_version);
         return NULL;
     }

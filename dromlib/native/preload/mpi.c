@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MPI: every call that blocks or completes is a malleability point. Nothing is known of an MPI library but the names of its
- * functions and how many parameters they have, so that all libraries are served alike. The next function of that name is
- * jumped to: the library's, or that of a tool which was loaded after us. */
+/* MPI: every call that blocks or completes is a malleability point. The wrappers use only the names of MPI's functions and their
+ * numbers of parameters, so they work with every MPI library. Each ends in a tail call of the next function of its name: the
+ * library's, or that of a tool that was loaded after this library. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "mpi_calls.h"
 #include "session.h"
 
-/* A parameter: handles, counts and addresses all pass through a register, or a slot of the stack, of this size. */
+/* A parameter: handles, counts and addresses are all passed in a register, or on the stack, of this size. */
 typedef intptr_t word;
 
 #define COLD __attribute__((noinline, cold))
@@ -38,7 +38,7 @@ static int is_library(struct dl_phdr_info *info, size_t size, void *data)
     return 1;
 }
 
-/* In a library that was loaded for others alone, as for a module of Python. It stays loaded for ever. */
+/* Search libraries that were loaded with RTLD_LOCAL, as for a module of Python. The library found stays loaded for ever. */
 static void *look_everywhere(const char *name)
 {
     for (int i = 0;; i++) {
@@ -58,7 +58,7 @@ void *find_mpi(const char *name)
     return found ? found : look_everywhere(name);
 }
 
-/* What a function of ours stands in front of. Any thread may look; all find the same. */
+/* Return the function behind a wrapper. Any thread may search; all find the same. */
 static void *find(void **real, const char *name)
 {
     void *found = __atomic_load_n(real, __ATOMIC_RELAXED);
@@ -67,7 +67,7 @@ static void *find(void **real, const char *name)
     found = find_mpi(name);
     if (!found)
         found = (void *)missing;
-    have_points(DROM_POINTS_MPI);
+    report_points(DROM_POINTS_MPI);
     __atomic_store_n(real, found, __ATOMIC_RELAXED);
     return found;
 }
@@ -102,19 +102,19 @@ static void *find(void **real, const char *name)
 #define PASS_12 PASS_11, l
 #define PASS_13 PASS_12, m
 
-/* One function in front of another. The rare work has a function of its own, so that no parameter is saved in the usual case. */
+/* A wrapper. The rare work has a function of its own, so that no parameter is saved in the usual case. */
 #define FRONT(name, count)                                                                                                   \
     static void *real_##name;                                                                                                \
     static COLD word rare_##name(PARAMETERS_##count)                                                                         \
     {                                                                                                                        \
-        word (*real)(PARAMETERS_##count) = find(&real_##name, #name);                                                          \
+        word (*real)(PARAMETERS_##count) = find(&real_##name, #name);                                                        \
         at_point();                                                                                                          \
         return real(PASS_##count);                                                                                           \
     }                                                                                                                        \
     static word name(PARAMETERS_##count)                                                                                     \
     {                                                                                                                        \
         word (*real)(PARAMETERS_##count) = __atomic_load_n(&real_##name, __ATOMIC_RELAXED);                                  \
-        if (__builtin_expect(!real || has_news(), 0))                                                                        \
+        if (__builtin_expect(!real || has_new_grant(), 0))                                                                   \
             return rare_##name(PASS_##count);                                                                                \
         count_point();                                                                                                       \
         return real(PASS_##count);                                                                                           \
@@ -134,7 +134,7 @@ static void *find(void **real, const char *name)
 #define MORE_11 12
 #define MORE_12 13
 
-/* Of the names that Fortran compilers make, all that are in use on Linux; then those of the module mpi_f08. */
+/* The names that Fortran compilers generate on Linux; then those of the module mpi_f08. */
 #define FORTRAN(name, count)                                                                                                 \
     FRONT(mpi_##name##_, count)                                                                                              \
     FRONT(mpi_##name##__, count)                                                                                             \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of MPI that block, or complete what others began: name in C, name in Fortran without its mpi_, and how many
- * parameters it has in C. Fortran has one more, ierror. No parameter is a string, whose length Fortran would add, or a real number. */
+/* The calls of MPI that block, or complete an operation: name in C, name in Fortran without its mpi_, and the number of
+ * parameters in C. Fortran has one more, ierror. No parameter is a string, whose length Fortran would add, or a real number. */
 #ifndef DROM_MPI_CALLS_H
 #define DROM_MPI_CALLS_H
 
@@ -23,8 +23,7 @@
     CALL(File_write_at_all_end, file_write_at_all_end, 3) CALL(File_write_ordered_end, file_write_ordered_end, 3)            \
     CALL(File_sync, file_sync, 1)
 
-/* Those with counts of their own (not arrays of them) have a second form in C since MPI 4, with _c behind the name and wider
- * counts. */
+/* Those with count parameters (not arrays of counts) have a second form in C since MPI 4, with the suffix _c and wider counts. */
 #define MPI_COUNTING_CALLS(CALL)                                                                                             \
     CALL(Send, send, 6) CALL(Bsend, bsend, 6) CALL(Ssend, ssend, 6) CALL(Rsend, rsend, 6)                                    \
     CALL(Recv, recv, 7) CALL(Sendrecv, sendrecv, 12) CALL(Sendrecv_replace, sendrecv_replace, 9)                             \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which file a call comes from, and what is known of that file. It is kept without a lock: a thread that loads a library may
- * hold the loader's lock when its constructor calls us. Nothing is freed, as another thread may be reading it. */
+/* Finds the file of a call, and keeps a record of each file. The list has no lock: a thread that loads a library may hold the
+ * loader's lock when a constructor calls these functions. Nothing is freed, as another thread may be reading it. */
 #include <dlfcn.h>
 #include <stdlib.h>
 
@@ -8,11 +8,11 @@
 
 #define TRIES 8
 
-#pragma weak dladdr1 /* a musl program that a preloaded one has started has not got it */
+#pragma weak dladdr1 /* missing in a musl program that a preloaded one has started */
 
 struct site sites[SITES];
 static struct object *objects;
-static struct object nobody = {.runtime = &no_runtime, .elsewhere = {.object = &nobody}};
+static struct object no_object = {.runtime = &no_runtime, .elsewhere = {.object = &no_object}};
 
 const void *base_of(const void *address, struct link_map **map)
 {
@@ -63,7 +63,7 @@ static bool has_blas(const void *base, const char *path)
     return has;
 }
 
-/* Code that was made at run time is in no file, and is taken for the program's. */
+/* Code that was generated at run time is in no file and counts as the program's. */
 static struct object *find_object(const void *address)
 {
     struct link_map *map = NULL;
@@ -74,8 +74,8 @@ static struct object *find_object(const void *address)
     const struct runtime *runtime = runtime_for(base ? map : NULL);
     struct object *mine = runtime != &no_runtime ? calloc(1, sizeof *mine) : NULL;
     if (!mine)
-        return &nobody;
-    mine->answers = NOTHING_TOLD;
+        return &no_object;
+    mine->queries = NO_QUERIES;
     mine->elsewhere.object = mine;
     mine->base = base;
     mine->runtime = runtime;
@@ -94,7 +94,7 @@ static struct site *find_site(const void *address)
     return NULL;
 }
 
-/* Threads that come together all get the same one. */
+/* Threads that add an address at the same time all get the same site. */
 static struct site *add_site(const void *address, struct object *object)
 {
     for (size_t i = 0; i < TRIES && object->base; i++) {
@@ -118,7 +118,7 @@ struct site *look_up(const void *address)
     return site ? site : add_site(address, find_object(address));
 }
 
-/* Under a number that is no address. */
+/* The key is no valid address. */
 struct site *site_of(struct object *object, const struct place *region, const void *address)
 {
     const void *both = (const void *)((uintptr_t)address ^ ~((uintptr_t)region << 8));
@@ -131,13 +131,13 @@ void forget_unloaded(void)
     struct link_map *map;
     bool any = false;
     for (struct object *each = __atomic_load_n(&objects, __ATOMIC_ACQUIRE); each; each = each->next)
-        if (each->base && each->base != &nobody && base_of(each->base, &map) != each->base) {
-            __atomic_store_n(&each->base, &nobody, __ATOMIC_RELAXED);
+        if (each->base && each->base != &no_object && base_of(each->base, &map) != each->base) {
+            __atomic_store_n(&each->base, &no_object, __ATOMIC_RELAXED);
             any = true;
         }
     for (struct site *site = sites; site < sites + SITES && any; site++) {
         const struct object *object = __atomic_load_n(&site->object, __ATOMIC_ACQUIRE);
-        if (object && __atomic_load_n(&object->base, __ATOMIC_RELAXED) == &nobody) {
+        if (object && __atomic_load_n(&object->base, __ATOMIC_RELAXED) == &no_object) {
             site->place = (struct place){0};
             __atomic_store_n(&site->object, NULL, __ATOMIC_RELAXED);
             __atomic_store_n(&site->address, NULL, __ATOMIC_RELEASE);

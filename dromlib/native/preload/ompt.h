@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of OpenMP 5.0's tool interface (OMPT) that is used here, by the specification, chapter 4. Its names begin with
- * dompt_, as a compiler's own omp-tools.h may be included elsewhere. */
+/* The part of OpenMP 5.0's tool interface (OMPT) that is used here, from chapter 4 of the specification. Names begin with dompt_,
+ * as a compiler's own omp-tools.h may be included elsewhere. */
 #ifndef DROM_OMPT_H
 #define DROM_OMPT_H
 

@@ -5,11 +5,11 @@
 
 #include <link.h>
 
-#include "answers.h"
+#include "thread_queries.h"
 #include "session.h"
 
-/* Entry points of libgomp, and their versions: those that fork a team and return when it has joined, then those of gcc < 4.9,
- * which return before. */
+/* Entry points of libgomp, and their versions: those that fork a team and return after the join, then those of gcc < 4.9, which
+ * return before it. */
 #define GOMP_ENTRIES(ENTRY)                                                                                                  \
     ENTRY(GOMP_parallel, GOMP_4.0)                                                                                           \
     ENTRY(GOMP_parallel_reductions, GOMP_5.0)                                                                                \
@@ -37,14 +37,14 @@ enum gomp_entry {
     GOMP_ENTRY_COUNT
 };
 
-#define RUNTIMES_MOST 8 /* that are managed */
+#define RUNTIMES_MOST 8 /* managed ones */
 
-/* An OpenMP runtime. Its functions are never NULL: one that is missing does nothing. */
+/* An OpenMP runtime. Its functions are never NULL: a missing one is replaced by one that does nothing. */
 struct runtime {
     const void *base; /* where its file is loaded */
-    unsigned number;  /* RUNTIMES_MOST: its teams are left as they are */
-    bool is_llvm;     /* tells us of regions itself, through OMPT; keeps the threads that a smaller team leaves over */
-    bool is_asked_past_us; /* what is told to the program is not known */
+    unsigned number;  /* RUNTIMES_MOST: its teams are not changed */
+    bool is_llvm;     /* reports regions through OMPT; keeps the surplus threads of a smaller team */
+    bool is_queried_directly; /* the program's queries are not intercepted */
     int (*get_max_threads)(void);
     void (*set_num_threads)(int);
     int (*get_level)(void);
@@ -58,15 +58,15 @@ struct runtime {
     const struct runtime *next;
 };
 
-/* A number of threads, and how many there would have been without us. */
-struct told {
+/* A number of threads that was returned to the program, and the number without drom. */
+struct reported {
     _Alignas(8) int number;
     int ceiling;
 };
 
-/* What is known of an address in code. */
+/* The record of an address in code. */
 struct site {
-    const void *address;   /* NULL: there is room */
+    const void *address;   /* NULL: free */
     struct object *object; /* set last */
     struct place place;
 };
@@ -75,11 +75,11 @@ struct site {
 struct object {
     const void *base;
     const struct runtime *runtime;
-    bool has_thread_data; /* thread-local variables, so perhaps threadprivate ones */
-    bool is_blas;         /* a library with BLAS's functions: uses a number in the call in which it asked */
-    struct answers answers;
-    struct told told;      /* when it last asked outside regions */
-    struct site elsewhere; /* for all addresses that have no site of their own; its own is NULL */
+    bool has_thread_data; /* thread-local variables, perhaps threadprivate ones */
+    bool is_blas;         /* a library with BLAS's functions: uses a number only in the call that queried it */
+    struct thread_queries queries;
+    struct reported reported; /* by its last query outside regions */
+    struct site elsewhere;    /* shared by all addresses without a site of their own; its address is NULL */
     struct object *next;
 };
 
@@ -92,7 +92,7 @@ static inline size_t first_place(const void *address)
     return ((uintptr_t)address * UINT64_C(0x9E3779B97F4A7C15)) >> 52; /* the upper 12 bits: SITES */
 }
 
-/* What is known of a return address, or of a function. Never NULL. */
+/* Return the site of a return address, or of a function. Never NULL. */
 struct site *look_up(const void *address);
 
 static inline bool is_site(const struct site *site, const void *address)
@@ -106,16 +106,16 @@ static inline struct site *site_at(const void *address)
     return __builtin_expect(is_site(site, address), 1) ? site : look_up(address);
 }
 
-/* Likewise of an address together with a region of a file. */
+/* The same for an address together with a region of a file. */
 struct site *site_of(struct object *object, const struct place *region, const void *address);
 
-/* The file that an address is in: where it is loaded, or NULL. */
+/* Return the load address of the file that contains an address, or NULL. */
 const void *base_of(const void *address, struct link_map **map);
 
-/* What is known of files that are no longer loaded is not to be held of others that are loaded in their place. */
+/* Forget files that are no longer loaded, as others may be loaded at their addresses. */
 void forget_unloaded(void);
 
-/* runtimes.c: the runtime that a function belongs to; the one that serves a file (NULL: code that is in none). */
+/* runtimes.c. Return the runtime that a function belongs to; the one that serves a file (NULL: code that is in none). */
 extern const struct runtime no_runtime;
 const struct runtime *runtime_of(const void *function);
 const struct runtime *runtime_for(const struct link_map *map);
@@ -127,32 +127,32 @@ static inline void *entry_of(const struct runtime *runtime, enum gomp_entry whic
     return __builtin_expect(entry != NULL, 1) ? entry : find_entry(which);
 }
 
-/* sizes.c. Before a region outside others: the number of threads that it has without a num_threads clause is set where that
- * is right. `set_now` is what seems to be set; 1 may be a region of one thread. Returns the value for such a clause: 0, as the
- * program said, or a number. */
+/* team_size.c. Before an outermost region: set its number of threads without a num_threads clause, if it may change. `set_now` is
+ * the number that seems to be set; 1 may be a region of one thread. Return the value for such a clause: 0 leaves the program's, or a
+ * number. */
 unsigned size_region(struct site *site, const struct runtime *runtime, int set_now);
-/* A runtime has started anew: what was set in the calling thread is set no more. */
+/* Forget the number that is set in the calling thread: the runtime has initialised itself again. */
 void forget_size(const struct runtime *runtime);
-/* In whose regions the threads of each runtime are. */
+/* The file whose region the threads of each runtime execute. */
 extern struct object *forking[RUNTIMES_MOST + 1];
 
-/* Whether a region is the one that was forked last before, too, and begins no round: if its size is not ours to say, nothing is
- * new. */
+/* Return whether a region is the one that was forked last before, too, and begins no round: if the program sets its size, nothing
+ * is to be done. */
 static inline bool is_again(const struct site *site)
 {
     const struct object *object = site->object;
-    return object->answers.region == &site->place && object->answers.turn != &site->place &&
+    return object->queries.region == &site->place && object->queries.turn != &site->place &&
            __atomic_load_n(&forking[object->runtime->number], __ATOMIC_RELAXED) == object;
 }
 
-/* What omp_get_max_threads(), omp_get_num_threads(), omp_get_team_size() and omp_set_num_threads() do for the program. */
-int tell_max_threads(struct site *site);
-int tell_num_threads(const struct site *site);
-int tell_team_size(const struct site *site, int level);
-void obey_num_threads(struct site *site, int count);
+/* The program's omp_get_max_threads(), omp_get_num_threads(), omp_get_team_size() and omp_set_num_threads(). */
+int query_max_threads(struct site *site);
+int query_num_threads(const struct site *site);
+int query_team_size(const struct site *site, int level);
+void set_num_threads(struct site *site, int count);
 
-/* What omp_get_num_procs() does: the CPUs that the program's job can come to have, the same for as long as it runs. */
-int tell_num_procs(const struct site *site);
+/* The program's omp_get_num_procs(): the maximum of CPUs that its job can get, which does not change while it runs. */
+int query_num_procs(const struct site *site);
 
 /* libomp.c: the region that this thread is about to fork in LLVM's runtime through an entry point of libgomp, or NULL. */
 extern _Thread_local struct site *gomp_region;

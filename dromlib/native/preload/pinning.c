@@ -6,7 +6,7 @@
 
 #include "pinning.h"
 
-/* Masks and grants are made in the heap: threads of a team may have stacks as small as there are. */
+/* Masks and grants are allocated on the heap: threads of a team may have the smallest possible stacks. */
 
 void join_first(void)
 {
@@ -25,7 +25,7 @@ void join_first(void)
     errno = saved;
 }
 
-/* The CPUs of thread `index` among `count`: an even part of the grant's, at least one. */
+/* Reduce a grant to the CPUs of thread `index` of `count`: an even part, at least one CPU. */
 static void part_of(drom_grant *g, unsigned index, unsigned count)
 {
     uint64_t first = (uint64_t)index * g->ncpus / count, end = (index + UINT64_C(1)) * g->ncpus / count;
@@ -39,8 +39,8 @@ static void part_of(drom_grant *g, unsigned index, unsigned count)
     }
 }
 
-/* Bind the calling thread, number `index` of `count`, to its part of the grant, until no other grant has come in between: who
- * puts that in force may have passed us by then. Returns the grant's serial, or 0 when there is none. */
+/* Bind the calling thread, number `index` of `count`, to its part of the grant, and repeat that if another grant was applied
+ * meanwhile: the thread that applied it may have bound this one before. Return the grant's serial, or 0 if there is none. */
 static uint32_t bind_part(unsigned index, unsigned count)
 {
     int saved = errno;
@@ -78,7 +78,7 @@ void pin_self(unsigned index, unsigned count, int place)
     done.place = place;
 }
 
-/* How many CPUs of the grant come before this one. */
+/* Return how many CPUs of the grant are before `cpu`. */
 static unsigned position_of(const drom_grant *g, int cpu)
 {
     unsigned position = 0;
@@ -87,7 +87,7 @@ static unsigned position_of(const drom_grant *g, int cpu)
     return position;
 }
 
-/* Begin on a CPU of one's own, counted from `home`, and be free to go on on any. */
+/* Move the calling thread to a CPU of its own, counted from `home`, then let it run on the whole grant. */
 static void begin_apart(unsigned index, unsigned count, int home)
 {
     drom_grant *g = malloc(sizeof *g);
@@ -102,9 +102,9 @@ static void begin_apart(unsigned index, unsigned count, int home)
     free(g);
 }
 
-/* A thread wakes up where its waker is, unless another CPU is idle at that moment: whoever brought the news of a new one may
- * be on it. The first thread would then spin in the team's barrier for a time slice, in front of the others. It gives way to
- * them once, and they go. */
+/* A thread wakes up on the CPU of its waker unless another CPU is idle at that moment, and a new CPU may still run the agent that
+ * granted it. The first thread would then spin in the team's barrier for a time slice while the others wait for its CPU. It yields
+ * to them once, and they move. */
 void spread_self(unsigned index, unsigned count, int home)
 {
     int saved = errno;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which OpenMP runtimes there are, and which serves a file. They are kept in a list that only grows, without a lock: a thread
- * that loads a library may hold the loader's lock when its constructor calls us. */
+/* Finds the OpenMP runtimes of the process, and the one that serves a file. The list of runtimes only grows and has no lock: a
+ * thread that loads a library may hold the loader's lock when a constructor calls these functions. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "openmp.h"
 
-#pragma weak dlvsym /* a musl program that a preloaded one has started has not got it */
+#pragma weak dlvsym /* missing in a musl program that a preloaded one has started */
 #ifdef TAKE
 TAKE(dlvsym, 2.2.5);
 #endif
@@ -42,7 +42,7 @@ static void nothing(int unused)
     (void)unused;
 }
 
-/* Where nothing is found. */
+/* Used if no runtime is found. */
 const struct runtime no_runtime = {
     .number = RUNTIMES_MOST, .get_max_threads = one, .set_num_threads = nothing, .get_level = zero, .get_thread_num = zero,
     .get_num_threads = one, .get_team_size = one_at, .get_proc_bind = zero, .get_num_procs = one, .get_thread_limit = most,
@@ -53,10 +53,10 @@ static const char *const entry_names[] = {
 #undef NAME
 };
 
-static const char marker[] = "omp_get_level"; /* tools that stand before a runtime have some of its functions, hardly this one */
-static const char marker_version[] = "OMP_3.0"; /* of the marker, where a runtime has the versions of GNU's */
+static const char marker[] = "omp_get_level"; /* tools that wrap a runtime have some of its functions, hardly this one */
+static const char marker_version[] = "OMP_3.0"; /* of the marker in runtimes with GNU's versions */
 
-/* Where the functions of a runtime are looked for, one place after the other. */
+/* Where the functions of a runtime are searched, in this order. */
 struct scopes {
     void *first, *second;
 };
@@ -75,7 +75,8 @@ static void *find(struct scopes in, const char *name)
             *(void **)&(runtime)->name = found;                                                                              \
     } while (0)
 
-/* The program's calls are bound to other functions than ours where we are loaded late, as the tool that OMP_TOOL_LIBRARIES names. */
+/* Return whether the program's calls are bound to the wrappers. They are not if this library is loaded late, as the tool that
+ * OMP_TOOL_LIBRARIES names. */
 static bool is_in_front(void)
 {
     struct link_map *map;
@@ -86,8 +87,8 @@ static bool is_in_front(void)
     return is;
 }
 
-/* The file stays loaded for ever: its functions are called from here. Where the loader finds them by name alone, so do we:
- * a tool that stands before them sees the calls. NULL when it is no runtime. */
+/* Get the functions of a runtime; NULL if the file is none. It stays loaded for ever, as they are called from here. If the loader
+ * finds them by name, they are searched by name here too, so that a tool that wraps them gets these calls. */
 static struct runtime *read_runtime(const void *base, const char *path)
 {
     struct link_map *map;
@@ -98,7 +99,7 @@ static struct runtime *read_runtime(const void *base, const char *path)
     bool is_global = base_of(dlsym(RTLD_NEXT, marker), &map) == base;
     struct scopes in = is_global ? (struct scopes){RTLD_NEXT, file} : (struct scopes){file, RTLD_NEXT};
     runtime->base = base;
-    runtime->is_asked_past_us = !is_in_front();
+    runtime->is_queried_directly = !is_in_front();
     runtime->is_llvm = dlsym(file, "__kmpc_fork_call") != NULL;
     FIND(in, runtime, get_max_threads, one);
     FIND(in, runtime, set_num_threads, nothing);
@@ -114,7 +115,7 @@ static struct runtime *read_runtime(const void *base, const char *path)
     return runtime;
 }
 
-/* Where the runtime was not known when the call was bound to us. */
+/* For calls that were bound to a wrapper before the runtime was known. */
 __attribute__((cold)) void *find_entry(enum gomp_entry which)
 {
     void *found = dlsym(RTLD_NEXT, entry_names[which]);
@@ -144,7 +145,7 @@ static const struct runtime *keep_runtime(struct runtime *mine, const char *path
             return known;
         }
     } while (!__atomic_compare_exchange_n(&runtimes, &first, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
-    have_points(mine->is_llvm ? DROM_POINTS_LIBOMP : DROM_POINTS_LIBGOMP);
+    report_points(mine->is_llvm ? DROM_POINTS_LIBOMP : DROM_POINTS_LIBGOMP);
     dromi_log("openmp", "runtime=%s number=%u", path, mine->number);
     return mine;
 }
@@ -172,7 +173,7 @@ static int is_runtime(struct dl_phdr_info *info, size_t size, void *found)
     return 0;
 }
 
-/* Of a version, or whichever there is. */
+/* With NULL, any version. */
 static const void *find_marker(void *in, const char *version)
 {
     return version ? dlvsym(in, marker, version) : dlsym(in, marker);
@@ -187,7 +188,7 @@ static const void *look_in(const char *path, const char *version)
     return found;
 }
 
-/* What a file's dynamic section points to. The loader has made addresses of some of its values, and left others as they are. */
+/* Return the address in an entry of a file's dynamic section. The loader has relocated some of these values, and not others. */
 static const void *section(const struct link_map *map, ElfW(Sxword) tag)
 {
     for (const ElfW(Dyn) *each = map->l_ld; each && each->d_tag != DT_NULL; each++)
@@ -215,8 +216,8 @@ struct loaded {
     char path[PATH_MAX];
 };
 
-/* Within dl_iterate_phdr(), for meanwhile nothing is unloaded. The loader lists files before what they need, unless that had
- * been there already. */
+/* In dl_iterate_phdr(), during which nothing is unloaded. The loader lists a file before the libraries that it needs, unless these
+ * were loaded before. */
 static int find_first(struct dl_phdr_info *info, size_t size, void *at)
 {
     enum { MOST = 64 };
@@ -234,8 +235,8 @@ static int find_first(struct dl_phdr_info *info, size_t size, void *at)
     return 1;
 }
 
-/* The runtime that a file's functions of versions like these are from: the first that the program was loaded with and that has
- * them, or that of the libraries that came with the file. */
+/* Return the runtime that provides a file's functions with such versions: the first one with them that was loaded with the program,
+ * or that of the libraries that were loaded with the file. */
 static const void *look_by_version(const struct link_map *map, const char *in, bool (*is_like)(const char *), const char *marked)
 {
     const char *names = section(map, DT_STRTAB);
@@ -274,8 +275,8 @@ static bool is_gnus_entry(const char *version)
     return strncmp(version, "GOMP_", 5) == 0;
 }
 
-/* The loader binds a call to a function of the version that its file was linked to. LLVM's runtime has those of GNU's as well,
- * GNU's has none of LLVM's. A file may have calls to both, by their names; then the functions that we answer for count. */
+/* The loader binds a call to a function of the version that its file was linked to. LLVM's runtime also has GNU's versions; GNU's
+ * has none of LLVM's. A file may have calls to both, by their names; then the intercepted functions decide. */
 static const void *look_as_loader(const struct link_map *map, const char *in)
 {
     const void *found = look_by_version(map, in, is_gnus, marker_version);
@@ -284,8 +285,8 @@ static const void *look_as_loader(const struct link_map *map, const char *in)
     return found ? found : look_by_version(map, in, is_gnus_entry, marker_version);
 }
 
-/* The runtime that would serve a file if we were not there: the one that its calls would be bound to, or the first that the
- * program was loaded with, or that of the libraries that came with the file and may be loaded for it alone, or whichever there is. */
+/* Return the runtime that would serve a file without drom: the one that its calls would be bound to, or the first that was loaded
+ * with the program, or that of the libraries that were loaded with the file, perhaps with RTLD_LOCAL, or any other. */
 const struct runtime *runtime_for(const struct link_map *map)
 {
     const char *any = NULL;

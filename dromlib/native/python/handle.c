@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dromlib._handle: a libdrom handle as a Python type, within the limited API of Python 3.10.
  *
- * libdrom wants one thread at a time in a handle. The interpreter lock sees to that, except while a thread sleeps in wait()
- * or knocks at the door of a new agent: meanwhile `state` tells the others to leave the handle as it is. */
+ * libdrom allows one thread at a time in a handle. The interpreter lock ensures that, except while a thread sleeps in wait() or
+ * registers with a new agent: meanwhile `state` keeps other threads from using the handle. */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -16,11 +16,11 @@
 
 #include "internal.h"
 
-enum state { FREE, WAITING, KNOCKING };
+enum state { FREE, WAITING, REGISTERING };
 
 typedef struct {
     PyObject_HEAD
-    drom *at;     /* what poll looks at: the handle, or `none` */
+    drom *at;     /* the one that poll() reads: the handle, or `none` */
     drom *handle; /* NULL once closed */
     drom none;
     uint64_t still;
@@ -60,13 +60,13 @@ static void destroy(PyObject *object)
     Py_DECREF(type);
 }
 
-/* The handle, or NULL where it is closed or another thread changes it. */
+/* Return the handle, or NULL if it is closed or another thread changes it. */
 static drom *usable(const Handle *self)
 {
-    return self->closed || self->state == KNOCKING ? NULL : self->handle;
+    return self->closed || self->state == REGISTERING ? NULL : self->handle;
 }
 
-static void leave(Handle *self)
+static void end_call(Handle *self)
 {
     self->state = FREE;
     self->at = self->handle;
@@ -100,18 +100,18 @@ static PyObject *cpu_tuple(const drom_grant *grant)
     return tuple;
 }
 
-/* Other threads of the interpreter run while the agent is asked for a seat, which may take seconds. */
+/* Other threads of the interpreter run during a registration with the agent, which may take seconds. */
 static int take_grant(Handle *self, drom_grant *grant)
 {
     int taken = dromi_take(self->handle, grant, false);
     if (taken >= 0)
         return taken;
-    self->state = KNOCKING;
+    self->state = REGISTERING;
     self->at = &self->none;
     Py_BEGIN_ALLOW_THREADS
     taken = drom_take(self->handle, grant);
     Py_END_ALLOW_THREADS
-    leave(self);
+    end_call(self);
     return taken && !self->closed;
 }
 
@@ -131,25 +131,25 @@ static PyObject *take(PyObject *object, PyObject *nothing)
 
 static bool is_over(const Handle *self, uint64_t end)
 {
-    return self->closed || dromi_news(self->handle) || drom_mode(self->handle) == DROM_UNMANAGED || dromi_now_ns() >= end;
+    return self->closed || dromi_has_new_grant(self->handle) || drom_mode(self->handle) == DROM_UNMANAGED || dromi_now_ns() >= end;
 }
 
-static PyObject *sleep_for_news(Handle *self, uint64_t end)
+static PyObject *sleep_until_grant(Handle *self, uint64_t end)
 {
     int interrupted = 0;
     self->state = WAITING;
     while (!interrupted && !is_over(self, end)) {
         Py_BEGIN_ALLOW_THREADS
-        dromi_doze(self->handle, end);
+        dromi_wait(self->handle, end);
         Py_END_ALLOW_THREADS
         interrupted = PyErr_CheckSignals();
     }
-    bool found = !self->closed && dromi_news(self->handle);
-    leave(self);
+    bool found = !self->closed && dromi_has_new_grant(self->handle);
+    end_call(self);
     return interrupted ? NULL : PyBool_FromLong(found);
 }
 
-static PyObject *wait_for_news(PyObject *object, PyObject *timeout)
+static PyObject *wait_for_grant(PyObject *object, PyObject *timeout)
 {
     Handle *self = (Handle *)object;
     double seconds = timeout == Py_None ? -1 : PyFloat_AsDouble(timeout);
@@ -163,10 +163,10 @@ static PyObject *wait_for_news(PyObject *object, PyObject *timeout)
     }
     bool for_ever = timeout == Py_None || seconds > 1e9;
     uint64_t end = for_ever ? UINT64_MAX : dromi_now_ns() + (seconds > 0 ? (uint64_t)(seconds * 1e9) : 0);
-    return sleep_for_news(self, end);
+    return sleep_until_grant(self, end);
 }
 
-/* None when acknowledged or nobody asks for it, else the error number. */
+/* Return 0 if acknowledged, or if no acknowledgement is needed; otherwise the error number. */
 static PyObject *acknowledge(PyObject *object, PyObject *args)
 {
     unsigned long long epoch;
@@ -180,7 +180,7 @@ static PyObject *acknowledge(PyObject *object, PyObject *args)
 
 static PyObject *progress(PyObject *object, PyObject *done)
 {
-    PyObject *number = PyNumber_Index(done); /* NumPy's integers are none of Python's */
+    PyObject *number = PyNumber_Index(done); /* NumPy's integers are not of Python's type */
     unsigned long long value = number ? PyLong_AsUnsignedLongLong(number) : 0;
     Py_XDECREF(number);
     if (PyErr_Occurred())
@@ -212,7 +212,7 @@ static PyObject *close_handle(PyObject *object, PyObject *nothing)
     self->at = &self->none;
     if (self->state == FREE)
         detach(self);
-    else if (self->state == WAITING) /* whoever sleeps on the word wakes, and the waiting thread closes */
+    else if (self->state == WAITING) /* wakes the waiting thread, which then detaches the handle */
         syscall(SYS_futex, (const uint32_t *)self->handle->epoch, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     Py_RETURN_NONE;
 }
@@ -235,11 +235,11 @@ static PyObject *get_place(PyObject *object, void *nothing)
     return Py_BuildValue("(Ni)", PyUnicode_DecodeFSDefault(drom_directory(handle)), slot);
 }
 
-static PyObject *get_may_knock(PyObject *object, void *nothing)
+static PyObject *get_may_register(PyObject *object, void *nothing)
 {
     (void)nothing;
     drom *handle = usable((Handle *)object);
-    return PyBool_FromLong(handle && dromi_may_knock(handle));
+    return PyBool_FromLong(handle && dromi_may_register(handle));
 }
 
 static int add_cpu(uint64_t *mask, PyObject *cpus, Py_ssize_t i)
@@ -277,7 +277,7 @@ static PyObject *bind_threads(PyObject *module, PyObject *cpus)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-/* An exception is raised in what the main thread is doing. */
+/* An exception is raised in the code that the main thread is executing. */
 static int make_call(void *callable)
 {
     PyObject *result = PyObject_CallNoArgs(callable);
@@ -297,7 +297,7 @@ static PyObject *call_soon(PyObject *module, PyObject *callable)
     return PyBool_FromLong(!refused);
 }
 
-/* A thread that is started by this call has them blocked for ever. */
+/* Threads started by this call have all signals blocked for ever. */
 static PyObject *without_signals(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -321,9 +321,9 @@ static PyObject *in_main_interpreter(PyObject *module, PyObject *nothing)
 
 static PyMethodDef handle_methods[] = {
     {"poll", poll, METH_NOARGS, "Count a malleability point; return the newest grant if it has not been taken yet, otherwise None.\n\n"
-     "A call without news takes some ten nanoseconds. Any thread may call it."},
+     "A call without a new grant takes some ten nanoseconds. Any thread may call it."},
     {"_take_raw", take, METH_NOARGS, "Return (epoch, CPUs, reason number, emulated) of the newest grant, or None."},
-    {"_wait_for_news", wait_for_news, METH_O, "Sleep until there is a grant (True), for at most the given seconds."},
+    {"_wait_for_grant", wait_for_grant, METH_O, "Sleep until there is a grant (True), for at most the given seconds."},
     {"_acknowledge", acknowledge, METH_VARARGS, "Report that (epoch, number of CPUs) is in force; return 0 or an error number."},
     {"progress", progress, METH_O, "Report the work done so far, an integer from 0 in a unit of the program's own.\n\n"
      "Raises TypeError for a value that is not an integer, OverflowError for one below 0 or above 64 bits."},
@@ -335,7 +335,7 @@ static PyMethodDef handle_methods[] = {
 static PyGetSetDef handle_values[] = {
     {"mode", get_mode, NULL, "The role of the process: \"unmanaged\", \"responder\" or \"follower\".", NULL},
     {"_place", get_place, NULL, "The agent's runtime directory and the index of the task's slot, or None.", NULL},
-    {"_may_knock", get_may_knock, NULL, "Whether taking the next grant may first register anew, which takes seconds.", NULL},
+    {"_may_register", get_may_register, NULL, "Whether taking the next grant may first register again, which takes seconds.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

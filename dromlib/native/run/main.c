@@ -11,13 +11,13 @@ static void leave_unless_optional(const struct options *options, int error, cons
 {
     bool never = options->wait && error == ENAMETOOLONG;
     if (options->require || never) {
-        dromi_explain(error, dir, "", ": ", "");
+        dromi_report_no_agent(error, dir, "", ": ", "");
         exit(EXIT_REFUSED);
     }
-    dromi_explain(error, dir, "", ": running unmanaged (", ")");
+    dromi_report_no_agent(error, dir, "", ": running unmanaged (", ")");
 }
 
-/* Why a command was not found, beside what the kernel says. */
+/* Return why a command was not found, in addition to the kernel's error. */
 static const char *remedy(const char *command, int error)
 {
     if (error == ENOENT && access(command, F_OK) == 0 && strchr(command, '/'))
@@ -25,7 +25,7 @@ static const char *remedy(const char *command, int error)
     return error == ENOENT && !strchr(command, '/') ? " in the folders of PATH" : "";
 }
 
-/* A line for Slurm's TaskProlog, which has no way to write a value of several lines. */
+/* Print a line for Slurm's TaskProlog, whose format has no values of several lines. */
 static void print_change(const char *name, const char *value, void *context)
 {
     (void)context;
@@ -35,16 +35,16 @@ static void print_change(const char *name, const char *value, void *context)
         printf("unset %s\n", name);
 }
 
-/* Return an exit status, or -1 where the command is to run. */
+/* Print the outcome of a registration. Return an exit status, or -1 if the command is to run. */
 static int report(const struct registration *registration, const struct options *options)
 {
     switch (registration->verdict) {
-    case VERDICT_REFUSED: dromi_say("refused: %s", registration->answer.reply.text); return EXIT_REFUSED;
-    case VERDICT_UNMANAGED: dromi_say("running unmanaged: %s", registration->answer.reply.text); break;
+    case VERDICT_REFUSED: dromi_print("refused: %s", registration->answer.reply.text); return EXIT_REFUSED;
+    case VERDICT_UNMANAGED: dromi_print("running unmanaged: %s", registration->answer.reply.text); break;
     case VERDICT_NO_AGENT: leave_unless_optional(options, registration->error, registration->dir); break;
     case VERDICT_LATE:
-        dromi_say("%sthe agent in %s has granted no CPUs before the deadline.", options->require ? "" : "running unmanaged: ",
-                  registration->dir);
+        dromi_print("%sthe agent in %s has granted no CPUs before the deadline.", options->require ? "" : "running unmanaged: ",
+                    registration->dir);
         return options->require ? EXIT_REFUSED : -1;
     case VERDICT_GRANTED: break;
     }
@@ -59,10 +59,10 @@ static int register_parent(struct registration *registration, const struct optio
     if (before && registration->verdict == VERDICT_GRANTED)
         compare_environments(before, environ, print_change, NULL);
     free(before);
-    return (status > 0 && options->require) || fflush(stdout) != 0 ? EXIT_REFUSED : 0; /* the parent runs anyway */
+    return (status > 0 && options->require) || fflush(stdout) != 0 ? EXIT_REFUSED : 0; /* the parent runs in any case */
 }
 
-/* For a program that starts itself again, as drom_mpi.h does: how it was started, a word in each line. */
+/* Set DROM_RUN to the launcher and its options, a word in each line: adaptive MPI programs (drom_mpi.h) start themselves again. */
 static void export_start(char **argv, char **command)
 {
     char text[16 * PATH_MAX];
@@ -92,6 +92,6 @@ int run_command(const char *called, int argc, char **argv)
         export_start(argv + (strcmp(called, "drom-run") == 0), options.command);
     execvp(options.command[0], options.command);
     int error = errno;
-    dromi_say("cannot run '%s': %s%s.", options.command[0], strerror(error), remedy(options.command[0], error));
+    dromi_print("cannot run '%s': %s%s.", options.command[0], strerror(error), remedy(options.command[0], error));
     return error == ENOENT ? 127 : 126;
 }

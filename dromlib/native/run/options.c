@@ -42,14 +42,14 @@ static const char HELP[] =
     "Exit codes: the command's; 1 refused; 2 usage; 126 not executable; 127 not found.\n";
 
 static const char *const CLASSES[CHOICES] = {"malleable", "moldable", "rigid"};
-static const unsigned UNSAID = CHOICES; /* behind the words */
+static const unsigned UNSET = CHOICES; /* no index of a word */
 
-static const char *launcher; /* the name by which it was called */
+static const char *launcher; /* the name under which this program was called */
 
 static _Noreturn void print_and_leave(const char *before, const char *text)
 {
     if (printf("%s%s%s", before, launcher, text) < 0 || fflush(stdout) != 0) {
-        dromi_say("cannot write to standard output (%s).", strerror(errno));
+        dromi_print("cannot write to standard output (%s).", strerror(errno));
         exit(EXIT_REFUSED);
     }
     exit(EXIT_SUCCESS);
@@ -60,7 +60,7 @@ static uint32_t count_or_leave(const char *option, const char *text)
     uint32_t value = parse_number(text, DROM_MAX_MASK_BITS);
     if (value)
         return value;
-    dromi_say("%s takes a number of CPUs from 1 to %u, not '%s'.", option, DROM_MAX_MASK_BITS, text);
+    dromi_print("%s takes a number of CPUs from 1 to %u, not '%s'.", option, DROM_MAX_MASK_BITS, text);
     exit(EXIT_USAGE);
 }
 
@@ -68,22 +68,22 @@ static const char *name_or_leave(const char *option, const char *text)
 {
     if (*text && strlen(text) < DROM_NAME_SIZE)
         return text;
-    dromi_say("%s takes a name of 1 to %u bytes%s", option, DROM_NAME_SIZE - 1,
-              *text ? ": give a shorter one." : ", not an empty one.");
+    dromi_print("%s takes a name of 1 to %u bytes%s", option, DROM_NAME_SIZE - 1,
+                *text ? ": give a shorter one." : ", not an empty one.");
     exit(EXIT_USAGE);
 }
 
-/* The place of `text` among three words. */
+/* Return the index of `text` among three words. */
 static unsigned word_or_leave(const char *option, const char *const words[CHOICES], const char *text)
 {
     unsigned place = find_choice(words, text);
     if (place < CHOICES)
         return place;
-    dromi_say("%s takes %s, %s or %s, not '%s'.", option, words[0], words[1], words[2], text);
+    dromi_print("%s takes %s, %s or %s, not '%s'.", option, words[0], words[1], words[2], text);
     exit(EXIT_USAGE);
 }
 
-/* The place of a variable's value among three words, the first where it is unset or empty. */
+/* Return the index of a variable's value among three words; 0 if it is unset or empty. */
 static unsigned word_of_environment(const char *variable, const char *const words[CHOICES])
 {
     const char *text = getenv(variable);
@@ -108,11 +108,11 @@ static void distribution_or_leave(struct options *options, const char *text)
     }
     if (options->distribution && (options->distribution != DROM_DISTRIBUTION_PER_SOCKET || options->per_socket))
         return;
-    dromi_say("--distribution takes compact, spread or per-socket=N, each with or without !, not '%s'.", text);
+    dromi_print("--distribution takes compact, spread or per-socket=N, each with or without !, not '%s'.", text);
     exit(EXIT_USAGE);
 }
 
-/* Whole bytes, or a number followed by K, M, G or T (powers of 1024), as in Slurm's --mem but with bytes as the unit. */
+/* Parse bytes, or a number followed by K, M, G or T (powers of 1024), as Slurm's --mem but in bytes. */
 static uint64_t memory_or_leave(const char *text)
 {
     static const char units[] = "KMGT";
@@ -124,7 +124,7 @@ static uint64_t memory_or_leave(const char *text)
         value = value > UINT64_MAX >> 10 ? 0 : value << 10;
     if (whole && value)
         return value;
-    dromi_say("--mem takes a size such as 800M or 4G, not '%s'.", text);
+    dromi_print("--mem takes a size such as 800M or 4G, not '%s'.", text);
     exit(EXIT_USAGE);
 }
 
@@ -133,7 +133,7 @@ static uint64_t deadline_or_leave(const char *text)
     uint32_t seconds = parse_number(text, MOST_SECONDS);
     if (seconds)
         return dromi_now_ns() + seconds * UINT64_C(1000000000);
-    dromi_say("--deadline takes seconds from 1 to %d, not '%s'.", MOST_SECONDS, text);
+    dromi_print("--deadline takes seconds from 1 to %d, not '%s'.", MOST_SECONDS, text);
     exit(EXIT_USAGE);
 }
 
@@ -141,18 +141,18 @@ static const char *directory_or_leave(const char *text)
 {
     if (*text)
         return text;
-    dromi_say("--runtime-dir takes the directory of a running agent, not an empty name.");
+    dromi_print("--runtime-dir takes the directory of a running agent, not an empty name.");
     exit(EXIT_USAGE);
 }
 
 static void check_together(const struct options *options)
 {
     if (options->for_parent && options->command[0])
-        dromi_say("--for-parent takes no command: write %s --for-parent.", launcher);
+        dromi_print("--for-parent takes no command: write %s --for-parent.", launcher);
     else if (!options->for_parent && !options->command[0])
-        dromi_say("no command is given: write %s -- COMMAND.", launcher);
+        dromi_print("no command is given: write %s -- COMMAND.", launcher);
     else if (options->cpus && options->min > options->cpus)
-        dromi_say("--min %u is more than --cpus %u: lower the one or raise the other.", options->min, options->cpus);
+        dromi_print("--min %u is more than --cpus %u: lower the one or raise the other.", options->min, options->cpus);
     else
         return;
     exit(EXIT_USAGE);
@@ -195,23 +195,23 @@ void parse_options(struct options *options, const char *called, int argc, char *
     };
     memset(options, 0, sizeof *options);
     launcher = called;
-    options->malleability = UNSAID;
-    options->runtime = UNSAID;
+    options->malleability = UNSET;
+    options->runtime = UNSET;
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "+:h", known, NULL)) != -1;) {
         if (option == ':' || option == '?') {
             const char *given = argv[optind - 1];
             if (option == ':')
-                dromi_say("%s needs a value: see %s --help.", given, launcher);
+                dromi_print("%s needs a value: see %s --help.", given, launcher);
             else
-                dromi_say("%s is no option of %s: see %s --help.", given, launcher, launcher);
+                dromi_print("%s is no option of %s: see %s --help.", given, launcher, launcher);
             exit(EXIT_USAGE);
         }
         set_option(options, option);
     }
-    if (options->malleability == UNSAID)
+    if (options->malleability == UNSET)
         options->malleability = word_of_environment("DROM_MALLEABILITY", MALLEABILITIES);
-    if (options->runtime == UNSAID)
+    if (options->runtime == UNSET)
         options->runtime = word_of_environment("DROM_OPENMP_RUNTIME", RUNTIMES);
     options->command = argv + optind;
     check_together(options);

@@ -6,11 +6,11 @@
 
 enum { EXIT_REFUSED = 1, EXIT_USAGE = 2 };
 
-/* Become the command that the arguments name, under the name by which the launcher was called. Returns an exit status where
- * that fails, and exits as parse_options() does. */
+/* Execute the command in the arguments; `called` is the launcher's name in messages. Return an exit status if that fails; exit as
+ * parse_options() does. */
 int run_command(const char *called, int argc, char **argv);
 
-/* Exits with 0 after --help and --version, and with 2 and a sentence after a bad value. */
+/* Parse the command line. Exit with 0 after --help and --version, and with 2 and a message after a bad value. */
 void parse_options(struct options *options, const char *called, int argc, char **argv);
 
 #endif

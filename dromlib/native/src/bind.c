@@ -10,7 +10,7 @@
 
 #define PASSES 64
 
-/* The system calls themselves: they take masks of any width, cpu_set_t stops at 1024. */
+/* Direct system calls: they take masks of any width, while cpu_set_t has 1024 bits. */
 int dromi_bind(pid_t tid, const uint64_t *mask, uint32_t mask_words)
 {
     return syscall(SYS_sched_setaffinity, tid, (size_t)mask_words * 8, mask) < 0 ? -errno : 0;
@@ -23,25 +23,25 @@ int dromi_bound_to(pid_t tid, uint64_t mask[DROM_MAX_MASK_WORDS])
 }
 
 struct walk {
-    const uint64_t *mask; /* what is asked for */
+    const uint64_t *mask; /* requested */
     uint32_t mask_words;
-    uint64_t real[DROM_MAX_MASK_WORDS]; /* what the kernel makes of it: less where a cpuset is narrower */
-    uint64_t now[DROM_MAX_MASK_WORDS];  /* what the thread that is looked at has */
+    uint64_t real[DROM_MAX_MASK_WORDS]; /* effective: narrower if a cpuset is */
+    uint64_t now[DROM_MAX_MASK_WORDS];  /* of the thread that is visited */
     struct parts *parts;                /* NULL: every thread gets all of the mask */
-    pid_t caller;                       /* has its part of that already; 0 without `parts` */
-    bool has_begun;                     /* `parts` are in use, and others wait for them */
+    pid_t caller;                       /* thread that has its part already; 0 without `parts` */
+    bool has_begun;                     /* `parts` are locked */
     int changed;
-    int error; /* the first that is not the end of a thread */
+    int error; /* the first one other than ESRCH */
 };
 
 static void visit(struct walk *walk, pid_t tid)
 {
     int rc = dromi_bound_to(tid, walk->now);
-    const uint64_t *want = rc == 0 && walk->parts ? dromi_part(walk->parts, tid, walk->now) : walk->real;
-    if (rc == 0 && memcmp(walk->now, want, sizeof walk->now) == 0)
+    const uint64_t *target = rc == 0 && walk->parts ? dromi_part(walk->parts, tid, walk->now) : walk->real;
+    if (rc == 0 && memcmp(walk->now, target, sizeof walk->now) == 0)
         return;
     if (rc == 0)
-        rc = want == walk->real ? dromi_bind(tid, walk->mask, walk->mask_words) : dromi_bind(tid, want, DROM_MAX_MASK_WORDS);
+        rc = target == walk->real ? dromi_bind(tid, walk->mask, walk->mask_words) : dromi_bind(tid, target, DROM_MAX_MASK_WORDS);
     if (rc == 0)
         walk->changed++;
     else if (rc != -ESRCH && walk->error == 0)
@@ -63,7 +63,7 @@ static int pass(struct walk *walk)
     return 0;
 }
 
-/* The calling thread has the whole mask by now, which it had to set for `real` to be known. */
+/* The calling thread has the whole mask now: setting it was the way to get `real`. */
 static int begin_parts(struct walk *walk)
 {
     if (!dromi_begin_parts(walk->parts, walk->real)) {
@@ -72,11 +72,11 @@ static int begin_parts(struct walk *walk)
     }
     walk->has_begun = true;
     walk->caller = (pid_t)syscall(SYS_gettid);
-    const uint64_t *want = dromi_part_of_caller(walk->parts, walk->caller, walk->now);
-    return want == walk->real ? 0 : dromi_bind(0, want, DROM_MAX_MASK_WORDS);
+    const uint64_t *target = dromi_part_of_caller(walk->parts, walk->caller, walk->now);
+    return target == walk->real ? 0 : dromi_bind(0, target, DROM_MAX_MASK_WORDS);
 }
 
-/* Threads are made while we walk, with the mask of their maker: done when a pass finds nothing to change. */
+/* Threads created meanwhile inherit the mask of their creator, so repeat until a pass changes nothing. */
 static int bind_all(struct walk *walk)
 {
     int rc = dromi_bound_to(0, walk->now);
@@ -90,7 +90,7 @@ static int bind_all(struct walk *walk)
         walk->changed = 0;
         rc = pass(walk);
         if (walk->parts)
-            walk->parts->is_new = false; /* threads may have the grant from their makers now */
+            walk->parts->is_new = false; /* threads may have inherited the grant from their creators now */
         if (rc == 0 && walk->error)
             rc = walk->error;
         if (rc == 0 && walk->changed == 0)

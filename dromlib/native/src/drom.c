@@ -13,8 +13,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct handle *handles;
-static struct handle *leavers; /* have closed while others knock, who may come to sit in their seats */
-static uint32_t knocking;
+static struct handle *detached; /* responders, kept until no thread registers: the agent may register their task for one of those */
+static uint32_t registering;    /* threads that wait for the agent's reply */
 static struct handle spare = {.head = {&spare.still, &spare.own_polls, 0}, .mailbox_fd = -1};
 
 static void before_fork(void)
@@ -27,17 +27,17 @@ static void after_fork_in_parent(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The child shares the mailbox and could acknowledge for its parent: it lets go of everything. */
+/* The child shares the mailbox and could acknowledge for its parent, so it releases all handles. */
 static void after_fork_in_child(void)
 {
     int saved = errno;
     for (struct handle *h = handles; h; h = h->next) {
-        dromi_leave(h);
-        h->seat_pid = 0;
+        dromi_release(h);
+        h->responder_pid = 0;
     }
-    for (struct handle *h = leavers; h; h = h->next)
-        dromi_leave(h);
-    knocking = 0;
+    for (struct handle *h = detached; h; h = h->next)
+        dromi_release(h);
+    registering = 0;
     pthread_mutex_unlock(&lock);
     errno = saved;
 }
@@ -68,25 +68,27 @@ static struct handle *inside(const drom *d)
     return (struct handle *)d;
 }
 
-/* False in a child made by clone() or vfork(), which run no fork handlers; there the handle may still be the parent's memory
- * and is left as it is. */
+/* Return whether the handle is managed in this process. It is not in a child made by clone() or vfork(), which run no fork
+ * handlers. There the handle may still be the parent's memory and is not changed. */
 static bool managed(const struct handle *h)
 {
     return h->mode != DROM_UNMANAGED && h->owner == getpid();
 }
 
-static bool sits_with(const struct handle *h, const struct handle *other)
+/* Return whether `other` is a responder of the task of `h`. */
+static bool is_responder_of(const struct handle *h, const struct handle *other)
 {
-    return other->seat_pid == h->task_pid && other->seat_start == h->task_start;
+    return other->responder_pid == h->task_pid && other->responder_start == h->task_start;
 }
 
-/* What suits all who sit in one seat, under the lock: the largest minimum, and the largest maximum unless one has none. */
-static void tell_wanted(const struct handle *h)
+/* Report the combined demand of all responders of one task, under the lock: the largest minimum, and the largest maximum unless
+ * one of them has none. */
+static void write_demand(const struct handle *h)
 {
     uint32_t wanted[2] = {0, 0}, tasks[2] = {0, 0};
     bool bounded = true;
     for (const struct handle *other = handles; other; other = other->next) {
-        if (!sits_with(h, other))
+        if (!is_responder_of(h, other))
             continue;
         bounded &= other->wanted[1] != 0;
         for (int i = 0; i < 2; i++) {
@@ -96,14 +98,14 @@ static void tell_wanted(const struct handle *h)
     }
     if (!bounded)
         wanted[1] = 0;
-    dromi_write_wanted(h, wanted, tasks);
+    dromi_write_demand(h, wanted, tasks);
 }
 
-/* Whether a handle of this process still sits in its seat; under the lock, as all that follows. */
+/* Return whether another handle of this process is a responder of the same task. Under the lock, like the functions below. */
 static bool is_shared(const struct handle *h)
 {
     const struct handle *other = handles;
-    while (other && !sits_with(h, other))
+    while (other && !is_responder_of(h, other))
         other = other->next;
     return other != NULL;
 }
@@ -121,57 +123,58 @@ static int write_applied(const struct handle *h, uint64_t epoch)
     return dromi_write_mail(h, offsetof(struct drom_mailbox, applied), &epoch, sizeof epoch);
 }
 
-/* Give the seat up, unless it is left to others; false while somebody knocks: the agent may be giving it to him. */
-static bool settle(struct handle *h)
+/* Release a handle, and report that the responder has left if it was the task's last one. Return false while another thread
+ * registers: the agent may be making that one the responder. */
+static bool release_or_defer(struct handle *h)
 {
     if (managed(h) && h->mode == DROM_RESPONDER) {
         if (is_shared(h))
-            tell_wanted(h);
-        else if (knocking)
+            write_demand(h);
+        else if (registering)
             return false;
         else
             write_applied(h, DROM_EPOCH_RETIRED);
     }
-    dromi_leave(h);
+    dromi_release(h);
     free(h);
     return true;
 }
 
-static void settle_leavers(void)
+static void release_detached(void)
 {
-    struct handle *left = leavers;
-    leavers = NULL;
+    struct handle *left = detached;
+    detached = NULL;
     while (left) {
         struct handle *h = left;
         left = h->next;
-        if (settle(h))
+        if (release_or_defer(h))
             continue;
-        h->next = leavers;
-        leavers = h;
+        h->next = detached;
+        detached = h;
     }
 }
 
-/* Where other threads look for it. */
-static void show_seat(struct handle *h)
+/* Record whether the handle is a responder, for the other threads. */
+static void publish_responder(struct handle *h)
 {
-    h->seat_pid = h->mode == DROM_RESPONDER ? h->task_pid : 0;
-    h->seat_start = h->task_start;
+    h->responder_pid = h->mode == DROM_RESPONDER ? h->task_pid : 0;
+    h->responder_start = h->task_start;
     if (h->mode == DROM_RESPONDER)
-        tell_wanted(h);
+        write_demand(h);
 }
 
-/* The agent gives a seat at any time between these two locks. Nobody waits for its answer but the caller. */
-static int sit(struct handle *h)
+/* The agent may reply at any time between these two locks. Only the calling thread waits for the reply. */
+static int register_handle(struct handle *h)
 {
     pthread_mutex_lock(&lock);
-    h->seat_pid = 0;
-    knocking++;
+    h->responder_pid = 0;
+    registering++;
     pthread_mutex_unlock(&lock);
-    int rc = dromi_sit(h);
+    int rc = dromi_register(h);
     pthread_mutex_lock(&lock);
-    show_seat(h);
-    knocking--;
-    settle_leavers();
+    publish_responder(h);
+    registering--;
+    release_detached();
     pthread_mutex_unlock(&lock);
     return rc;
 }
@@ -190,17 +193,17 @@ struct handle *dromi_attach(bool lasting)
     h->lasting = lasting;
     h->mailbox_fd = -1;
     h->owner = getpid();
-    dromi_leave(h);
+    dromi_release(h);
     pthread_mutex_lock(&lock);
     h->next = handles;
     handles = h;
     pthread_mutex_unlock(&lock);
-    sit(h);
+    register_handle(h);
     return h;
 }
 
-/* A program is managed once: what drom-run has loaded into it leaves it to itself. */
-static void take_over(void)
+/* A program is managed once: when it attaches, the library that drom-run has loaded into it stops managing it. */
+static void stop_preload(void)
 {
     void (*yield)(void);
     *(void **)&yield = dlsym(RTLD_DEFAULT, "drom_preload_yield");
@@ -213,13 +216,13 @@ static void take_over(void)
 drom *drom_attach(void)
 {
     int saved = errno;
-    take_over();
+    stop_preload();
     struct handle *h = dromi_attach(false);
     errno = saved;
     return h ? &h->head : &spare.head;
 }
 
-static void forget(const struct handle *h)
+static void remove_handle(const struct handle *h)
 {
     struct handle **at = &handles;
     while (*at && *at != h)
@@ -235,10 +238,10 @@ void drom_detach(drom *d)
         return;
     int saved = errno;
     pthread_mutex_lock(&lock);
-    forget(h);
-    h->next = leavers;
-    leavers = h;
-    settle_leavers();
+    remove_handle(h);
+    h->next = detached;
+    detached = h;
+    release_detached();
     pthread_mutex_unlock(&lock);
     errno = saved;
 }
@@ -248,7 +251,8 @@ int drom_mode(const drom *d)
     return managed(inside(d)) ? inside(d)->mode : DROM_UNMANAGED;
 }
 
-/* The program has closed a descriptor that it did not know. Whoever cannot answer sits down anew. */
+/* Return whether the program has closed the mailbox's descriptor, which it did not open. The handle then registers again, as it
+ * cannot acknowledge. */
 static bool has_lost_mailbox(const struct handle *h)
 {
     return h->mode == DROM_RESPONDER && !dromi_has_mailbox(h);
@@ -259,7 +263,7 @@ static enum read_result read_slot(const struct handle *h, drom_grant *g)
     return dromi_read(h->slot, h->head.seen, h->task_pid, h->task_start, h->mask_words, g);
 }
 
-bool dromi_may_knock(const drom *d)
+bool dromi_may_register(const drom *d)
 {
     int saved = errno;
     const struct handle *h = inside(d);
@@ -268,7 +272,7 @@ bool dromi_may_knock(const drom *d)
     return may;
 }
 
-int dromi_take(drom *d, drom_grant *g, bool knocks)
+int dromi_take(drom *d, drom_grant *g, bool may_register)
 {
     struct handle *h = inside(d);
     if (!managed(h))
@@ -276,23 +280,23 @@ int dromi_take(drom *d, drom_grant *g, bool knocks)
     int saved = errno;
     enum read_result result = read_slot(h, g);
     if (result == READ_RETIRED || (result == READ_GRANT && has_lost_mailbox(h))) {
-        if (!knocks) {
+        if (!may_register) {
             errno = saved;
             return -1;
         }
-        dromi_leave(h);
-        result = sit(h) == 0 ? read_slot(h, g) : READ_NOTHING;
+        dromi_release(h);
+        result = register_handle(h) == 0 ? read_slot(h, g) : READ_NOTHING;
     }
-    if (result == READ_RETIRED || result == READ_STRANGER) {
+    if (result == READ_RETIRED || result == READ_REUSED) {
         dromi_log("unmanaged", "task=%d reason=%s", h->task_pid, result == READ_RETIRED ? "retired" : "slot-reused");
-        dromi_leave(h);
+        dromi_release(h);
         pthread_mutex_lock(&lock);
-        show_seat(h);
+        publish_responder(h);
         pthread_mutex_unlock(&lock);
     }
     if (result == READ_GRANT) {
         h->head.seen = g->epoch;
-        dromi_remember(h->slot, h->mask_words);
+        dromi_record_applied(h->slot, h->mask_words);
     }
     errno = saved;
     return result == READ_GRANT;
@@ -303,15 +307,15 @@ int drom_take(drom *d, drom_grant *g)
     return dromi_take(d, g, true);
 }
 
-/* The agent lets a task go by giving its affinity back, saying so in the slot, and giving back once more. So either that
- * finds what we have bound, or we find what it has said. */
-static bool was_let_go(const struct handle *h)
+/* The agent releases a task in three steps: it restores the affinity, retires the epoch in the slot, and restores once more. So
+ * either its second pass restores what this process has bound, or this process reads the retired epoch. */
+static bool was_released(const struct handle *h)
 {
     return __atomic_load_n(&h->slot->epoch, __ATOMIC_SEQ_CST) == DROM_EPOCH_RETIRED ||
            !dromi_is_ours(h->slot, h->task_pid, h->task_start);
 }
 
-static int give_back(const struct handle *h)
+static int restore_affinity(const struct handle *h)
 {
     bool known = false;
     for (uint32_t i = 0; i < h->mask_words; i++)
@@ -323,8 +327,8 @@ static int give_back(const struct handle *h)
 
 static int acknowledge(const struct handle *h, const drom_grant *g)
 {
-    if (was_let_go(h))
-        return give_back(h);
+    if (was_released(h))
+        return restore_affinity(h);
     int rc = h->mode == DROM_RESPONDER ? write_applied(h, g->epoch) : 0;
     dromi_log("applied", "task=%d epoch=%llu ncpus=%u error=%d", h->task_pid, (unsigned long long)g->epoch, g->ncpus, -rc);
     return rc;
@@ -346,7 +350,7 @@ int drom_apply(drom *d, const drom_grant *g)
     if (!managed(h))
         return 0;
     int saved = errno;
-    dromi_remember(h->slot, h->mask_words); /* the agent may have bound threads since the grant was taken */
+    dromi_record_applied(h->slot, h->mask_words); /* the agent may have bound threads since the grant was taken */
     int rc = h->emulated ? 0 : dromi_bind_parts(g->mask, g->mask_words);
     if (rc == 0)
         rc = acknowledge(h, g);
@@ -356,8 +360,8 @@ int drom_apply(drom *d, const drom_grant *g)
     return rc;
 }
 
-/* A writer killed between the epoch and the wake leaves us asleep: look again every second. */
-bool dromi_doze(const drom *d, uint64_t end)
+/* A writer that is killed between the epoch and the wake leaves this thread asleep, so check again every second. */
+bool dromi_wait(const drom *d, uint64_t end)
 {
     uint64_t look = dromi_now_ns() + UINT64_C(1000000000);
     look = look < end ? look : end;
@@ -373,9 +377,9 @@ int drom_wait(drom *d, int timeout_ms)
         return 0;
     int saved = errno;
     uint64_t end = timeout_ms < 0 ? UINT64_MAX : dromi_now_ns() + (uint64_t)timeout_ms * 1000000u;
-    while (!dromi_news(d) && dromi_now_ns() < end && dromi_doze(d, end))
+    while (!dromi_has_new_grant(d) && dromi_now_ns() < end && dromi_wait(d, end))
         ;
-    int found = dromi_news(d);
+    int found = dromi_has_new_grant(d);
     errno = saved;
     return found;
 }
@@ -397,7 +401,7 @@ void drom_progress(drom *d, uint64_t done)
         __atomic_store_n(&h->mailbox->progress, done, __ATOMIC_RELAXED);
 }
 
-static void report(struct handle *h, uint32_t min_cpus, uint32_t max_cpus, uint32_t min_tasks, uint32_t max_tasks)
+static void report_demand(struct handle *h, uint32_t min_cpus, uint32_t max_cpus, uint32_t min_tasks, uint32_t max_tasks)
 {
     if (h == &spare)
         return;
@@ -408,19 +412,19 @@ static void report(struct handle *h, uint32_t min_cpus, uint32_t max_cpus, uint3
     h->tasks[0] = min_tasks;
     h->tasks[1] = max_tasks;
     if (managed(h) && h->mode == DROM_RESPONDER)
-        tell_wanted(h);
+        write_demand(h);
     pthread_mutex_unlock(&lock);
     errno = saved;
 }
 
 void drom_want(drom *d, uint32_t min_cpus, uint32_t max_cpus)
 {
-    report(inside(d), min_cpus, max_cpus, inside(d)->tasks[0], inside(d)->tasks[1]);
+    report_demand(inside(d), min_cpus, max_cpus, inside(d)->tasks[0], inside(d)->tasks[1]);
 }
 
 void drom_may_rest(drom *d, uint32_t min_tasks, uint32_t max_tasks)
 {
-    report(inside(d), inside(d)->wanted[0], inside(d)->wanted[1], min_tasks, max_tasks);
+    report_demand(inside(d), inside(d)->wanted[0], inside(d)->wanted[1], min_tasks, max_tasks);
 }
 
 int drom_slot(const drom *d)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Masks that threads have narrowed within what their process was given. As the kernel does for cpusets since Linux 6.2, what a
- * thread has set is kept: it gets what a grant has of that, all of the grant where that is nothing, and its own part again once
- * that is there. A mask that drom has set is none that the thread has set. */
+/* Threads whose masks the program itself has narrowed to a part of the process's CPUs. As the kernel does for cpusets since Linux
+ * 6.2, drom keeps the mask that a thread has set. On a grant the thread gets the intersection with it, the whole grant if that is
+ * empty, and its own mask again once all of it is granted. Masks that drom has set do not count as set by the thread. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,18 +11,18 @@
 
 #include "internal.h"
 
-#define GIVEN 8          /* masks that drom has set last */
-#define LATE_NS 50000000 /* from so long before its deadline on the agent may be about to bind threads itself */
+#define GIVEN 8          /* masks that drom has set most recently */
+#define LATE_NS 50000000 /* this long before the deadline, the agent may begin to bind threads itself */
 
-/* All are guarded by `lock`, which nobody waits for: a forked child may find it locked for ever. */
+/* All are guarded by `lock`, which is only tried: in a forked child it may stay locked for ever. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t given[GIVEN][DROM_MAX_MASK_WORDS];
 static unsigned count_given;
 static uint64_t deadline; /* of the last grant that was taken (CLOCK_MONOTONIC ns); 0: none */
 static size_t width;                                                         /* words of a mask that the kernel uses */
 static uint64_t target[DROM_MAX_MASK_WORDS], scratch[DROM_MAX_MASK_WORDS]; /* threads may have small stacks */
-static pid_t *tids; /* of the threads with masks of their own; `owns` and `seen` are in the same order */
-static uint64_t **owns; /* two masks each: what the thread has set, and what it has got */
+static pid_t *tids; /* threads with masks of their own; `owns` and `seen` are in the same order */
+static uint64_t **owns; /* two masks each: the one that the thread has set, and the one that drom gave it */
 static bool *seen;
 static size_t count, room;
 static uint32_t moves_begun, moves_done;
@@ -66,7 +66,7 @@ static void give(const uint64_t *mask)
         memcpy(given[count_given++ % GIVEN], mask, width * sizeof *mask);
 }
 
-static bool knows_width(void)
+static bool has_width(void)
 {
     if (width == 0) {
         long bytes = syscall(SYS_sched_getaffinity, 0, sizeof scratch, scratch);
@@ -75,11 +75,11 @@ static bool knows_width(void)
     return width > 0;
 }
 
-void dromi_remember(const struct drom_slot *slot, uint32_t mask_words)
+void dromi_record_applied(const struct drom_slot *slot, uint32_t mask_words)
 {
     if (pthread_mutex_trylock(&lock) != 0)
         return;
-    if (knows_width()) {
+    if (has_width()) {
         memset(scratch, 0, sizeof scratch);
         dromi_copy_mask(slot, DROM_MASK_APPLIED, mask_words, scratch);
         if (within(scratch, scratch)) /* not empty */
@@ -89,28 +89,28 @@ void dromi_remember(const struct drom_slot *slot, uint32_t mask_words)
     pthread_mutex_unlock(&lock);
 }
 
-static bool is_said(const char *name)
+static bool is_enabled(const char *name)
 {
     const char *value = getenv(name);
     return value && *value && strcasecmp(value, "false") != 0 && strcasecmp(value, "disabled") != 0;
 }
 
-/* OpenMP runtimes bind threads then, and what they set is no wish of the program's. */
+/* Return whether the OpenMP runtime binds threads: those masks are then not set by the program. */
 static bool runtime_binds(void)
 {
-    return is_said("OMP_PROC_BIND") || is_said("OMP_PLACES") || is_said("GOMP_CPU_AFFINITY") || is_said("KMP_AFFINITY");
+    return is_enabled("OMP_PROC_BIND") || is_enabled("OMP_PLACES") || is_enabled("GOMP_CPU_AFFINITY") || is_enabled("KMP_AFFINITY");
 }
 
 bool dromi_begin_parts(struct parts *parts, const uint64_t *grant)
 {
     if (runtime_binds() || pthread_mutex_trylock(&lock) != 0)
         return false;
-    if (!knows_width()) {
+    if (!has_width()) {
         pthread_mutex_unlock(&lock);
         return false;
     }
     parts->grant = grant;
-    parts->learns = !deadline || dromi_now_ns() + LATE_NS < deadline;
+    parts->detects_own = !deadline || dromi_now_ns() + LATE_NS < deadline;
     parts->is_new = !is_given(grant);
     give(grant);
     if (seen)
@@ -187,10 +187,10 @@ static bool is_narrower(const struct parts *parts, const uint64_t *now)
     bool inside = false;
     for (unsigned i = 0; i < GIVEN && i < count_given && !inside; i++)
         inside = within(now, given[i]) && !same(now, given[i]);
-    return parts->learns && inside && (!is_given(now) || (parts->is_new && same(now, parts->grant)));
+    return parts->detects_own && inside && (!is_given(now) || (parts->is_new && same(now, parts->grant)));
 }
 
-/* Whether a thread still has the mask that it was seen with. We and the agent bind one to a single CPU for a moment. */
+/* Return whether a thread still has the mask read before. This process and the agent bind threads to one CPU for a moment. */
 static bool stays(pid_t tid, const uint64_t *now)
 {
     uint32_t begun = __atomic_load_n(&moves_begun, __ATOMIC_SEQ_CST);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Included before all else in what is installed: programs and libraries then start with any glibc from 2.17 on, whichever compiled
- * them. Without this they would ask for the newest version of a function, and not start where there is an older one: on older
- * systems, and in containers. With DROM_ANY_GLIBC versions are left to who links. */
+/* Included first in everything that is installed, so that programs and libraries start with any glibc from 2.17 on, whichever
+ * they were compiled with. Otherwise they would be linked to the newest version of a function, and fail to start with an older
+ * glibc: on older systems, and in containers. With DROM_ANY_GLIBC the final link decides the versions. */
 #ifndef DROM_OLD_GLIBC_H
 #define DROM_OLD_GLIBC_H
 
 #include <features.h>
 
-/* strtol() and scanf() of C23 are new functions, which _GNU_SOURCE asks for. */
+/* With _GNU_SOURCE, strtol() and scanf() would be the new functions of C23. */
 #undef __GLIBC_USE_C2X_STRTOL
 #define __GLIBC_USE_C2X_STRTOL 0
 #undef __GLIBC_USE_C23_STRTOL

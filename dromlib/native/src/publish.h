@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What agents do to the slots of a registry. libdrom exports these functions for the agent alone; they are no part of drom.h. */
+/* How agents write the slots of a registry. libdrom exports these functions for the agent only; they are not part of drom.h. */
 #ifndef DROM_PUBLISH_H
 #define DROM_PUBLISH_H
 
@@ -10,7 +10,7 @@
  * mask        CPUs by OS number, as in drom_grant, of `mask_words` words: the registry header's mask_bits / 64.
  * reason      a value of enum drom_reason.
  *
- * Returns the new epoch, or UINT64_MAX for a retired slot, which stays as it is. One thread of one process publishes in a slot
+ * Returns the new epoch, or UINT64_MAX for a retired slot, which is not changed. One thread of one process publishes in a slot
  * at a time; readers need no lock. Async-signal-safe. */
 uint64_t drom_publish(void *slot, const uint64_t *mask, uint32_t mask_words, uint32_t reason);
 

@@ -6,7 +6,7 @@
 
 #include "internal.h"
 
-/* The grant masks come first in a slot, so their place depends on the width alone. */
+/* The grant masks come first in a slot, so their offset depends only on the mask width. */
 static uint64_t *grant_mask(const void *slot, uint64_t epoch, uint32_t mask_words)
 {
     _Static_assert(DROM_MASK_GRANT0 == 0 && DROM_MASK_GRANT1 == 1, "the grant copies lead the masks");
@@ -18,8 +18,8 @@ static void wake(const struct drom_slot *slot)
     syscall(SYS_futex, (const uint32_t *)&slot->epoch, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Every store of a grant is a release, and every load an acquire: a reader that meets a word of the next grant but one also
- * meets the epoch published before it, and retries. Fences would do the same but sanitizers do not see them. */
+/* Every store of a grant is a release, and every load an acquire: a reader that loads a word of the next grant but one also
+ * loads the epoch published before it, and retries. Fences would do the same, but sanitizers ignore them. */
 uint64_t drom_publish(void *where, const uint64_t *mask, uint32_t mask_words, uint32_t reason)
 {
     struct drom_slot *slot = where;
@@ -85,6 +85,6 @@ enum read_result dromi_read(const struct drom_slot *slot, uint64_t seen, int32_t
         bool ours = copy_grant(slot, pid, start, g);
         epoch = __atomic_load_n(&slot->epoch, __ATOMIC_ACQUIRE);
         if (epoch == g->epoch)
-            return ours ? READ_GRANT : READ_STRANGER;
+            return ours ? READ_GRANT : READ_REUSED;
     }
 }

@@ -51,12 +51,12 @@ void dromi_log(const char *event, const char *format, ...)
         used = sizeof line - 2;
     line[used++] = '\n';
     if (write(STDERR_FILENO, line, used) < 0)
-        return; /* nobody to tell */
+        return; /* stderr is the only place for it */
 }
 
-void (*dromi_say_to)(const char *sentence);
+void (*dromi_print_handler)(const char *message);
 
-void dromi_say(const char *format, ...)
+void dromi_print(const char *format, ...)
 {
     char *text;
     va_list arguments;
@@ -66,12 +66,12 @@ void dromi_say(const char *format, ...)
     if (length < 0)
         return;
     struct iovec parts[] = {{"drom: ", 6}, {text, (size_t)length}, {"\n", 1}};
-    ssize_t told = 0;
-    if (dromi_say_to)
-        dromi_say_to(text);
+    ssize_t written = 0;
+    if (dromi_print_handler)
+        dromi_print_handler(text);
     else
-        told = writev(STDERR_FILENO, parts, 3);
-    (void)told; /* there is nobody else to tell */
+        written = writev(STDERR_FILENO, parts, 3);
+    (void)written; /* stderr is the only place for it */
     free(text);
 }
 
@@ -80,9 +80,8 @@ static bool has(const uint64_t *mask, uint32_t mask_words, uint32_t cpu)
     return cpu / 64 < mask_words && mask[cpu / 64] >> cpu % 64 & 1;
 }
 
-/* The kernel's list grammar, "0-3,8". Returns the length without the NUL; longer than size - 1 means it was cut. */
-/* Return the interpreter in the first line of a script, NULL where the file is no script that the kernel runs. It reads as many
- * bytes (binfmt_script.c). */
+/* Return the interpreter in the first line of a script, or NULL if the file is no script that the kernel runs. The kernel reads
+ * as many bytes of that line (binfmt_script.c). */
 static const char *read_interpreter(const char *path, char line[DROMI_FIRST_LINE + 1])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -94,7 +93,7 @@ static const char *read_interpreter(const char *path, char line[DROMI_FIRST_LINE
         return NULL;
     char *name = line + 2 + strspn(line + 2, " \t");
     size_t size = strcspn(name, " \t\n");
-    if (size == 0 || name + size == line + DROMI_FIRST_LINE) /* none, or one that is cut off */
+    if (size == 0 || name + size == line + DROMI_FIRST_LINE) /* none, or truncated */
         return NULL;
     name[size] = '\0';
     return name;
@@ -102,7 +101,7 @@ static const char *read_interpreter(const char *path, char line[DROMI_FIRST_LINE
 
 const char *dromi_interpreter(const char *path, char name[DROMI_FIRST_LINE + 1])
 {
-    enum { MOST_SCRIPTS = 5 }; /* of the kernel, which refuses more with ELOOP */
+    enum { MOST_SCRIPTS = 5 }; /* the kernel fails with ELOOP beyond that */
     char line[DROMI_FIRST_LINE + 1];
     const char *found;
     for (int i = 0; i < MOST_SCRIPTS && (found = read_interpreter(path, line)); i++) {
@@ -112,6 +111,7 @@ const char *dromi_interpreter(const char *path, char name[DROMI_FIRST_LINE + 1])
     return path;
 }
 
+/* Write a mask in the kernel's list format, "0-3,8". Return the length without the NUL; more than size - 1: it was cut. */
 size_t dromi_cpu_list(const uint64_t *mask, uint32_t mask_words, char *out, size_t size)
 {
     size_t used = 0;

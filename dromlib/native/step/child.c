@@ -16,7 +16,7 @@
 
 #include "step.h"
 
-#define USUAL_DESCRIPTORS 1024 /* the soft limit where nobody says otherwise: programs that call select() count on it */
+#define USUAL_DESCRIPTORS 1024 /* the kernel's default soft limit, on which programs that call select() rely */
 
 extern char **environ;
 
@@ -30,11 +30,11 @@ static bool is_member(gid_t gid)
     return false;
 }
 
-/* What this node knows of the user counts, and not what the scheduler says of his groups. */
+/* Change to a user, with the groups that this node's user database lists, not those that the scheduler sent. */
 static const char *become_user(uid_t uid, gid_t gid)
 {
     if (geteuid() != 0)
-        return NULL; /* the agent has seen to it that it is the same user */
+        return NULL; /* the agent has checked that it is the same user */
     errno = 0;
     const struct passwd *user = getpwuid(uid);
     if (!user) {
@@ -47,11 +47,11 @@ static const char *become_user(uid_t uid, gid_t gid)
         errno = EPERM;
         return "group";
     }
-    syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL); /* or root's is the user's; where there are none it fails */
+    syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL); /* otherwise the user would have root's; fails if the kernel has no keyrings */
     return setgid(gid) < 0 ? "group" : setuid(uid) < 0 ? "user" : NULL;
 }
 
-/* Before the user's rights are taken, who may not do this; children are in the group from their first instruction on. */
+/* Join a control group before changing to the user, who may not write there. Children are in it from their first instruction on. */
 static bool join_group(const char *file)
 {
     int fd = open(file, O_WRONLY | O_CLOEXEC);
@@ -75,20 +75,20 @@ static bool open_as(int stream, const char *path, int flags)
     return done;
 }
 
-static const char *open_streams(const struct instructions *want)
+static const char *open_streams(const struct instructions *instructions)
 {
-    int writing = O_WRONLY | O_CREAT | (want->append ? O_APPEND : O_TRUNC);
-    if (!open_as(STDIN_FILENO, want->input, O_RDONLY))
+    int writing = O_WRONLY | O_CREAT | (instructions->append ? O_APPEND : O_TRUNC);
+    if (!open_as(STDIN_FILENO, instructions->input, O_RDONLY))
         return "input";
-    if (!open_as(STDOUT_FILENO, want->output, writing))
+    if (!open_as(STDOUT_FILENO, instructions->output, writing))
         return "output";
-    bool same = !*want->error || strcmp(want->error, want->output) == 0;
-    if (same ? dup2(STDOUT_FILENO, STDERR_FILENO) < 0 : !open_as(STDERR_FILENO, want->error, writing))
+    bool same = !*instructions->error || strcmp(instructions->error, instructions->output) == 0;
+    if (same ? dup2(STDOUT_FILENO, STDERR_FILENO) < 0 : !open_as(STDERR_FILENO, instructions->error, writing))
         return "error";
     return NULL;
 }
 
-static void usual_conditions(void)
+static void reset_signals_and_limits(void)
 {
     struct rlimit files;
     sigset_t none;
@@ -102,35 +102,36 @@ static void usual_conditions(void)
     }
 }
 
-static const char *prepare(const struct instructions *want, pid_t parent)
+static const char *prepare(const struct instructions *instructions, pid_t parent)
 {
     const char *failed;
     setsid();
-    umask(want->umask);
-    if (*want->group && !join_group(want->group))
+    umask(instructions->umask);
+    if (*instructions->group && !join_group(instructions->group))
         return "memory";
-    if ((failed = become_user(want->uid, want->gid)))
+    if ((failed = become_user(instructions->uid, instructions->gid)))
         return failed;
-    /* Who kills the keeper kills the program: nobody would know how it ended. After setuid(), which forgets this. */
+    /* If the supervisor (drom-step) is killed, its program is killed too: its end could not be recorded. After setuid(), which
+     * clears this setting. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
         return "keeper";
-    if (chdir(want->cwd) < 0)
+    if (chdir(instructions->cwd) < 0)
         return "cwd";
-    if ((failed = open_streams(want)))
+    if ((failed = open_streams(instructions)))
         return failed;
-    usual_conditions();
+    reset_signals_and_limits();
     return NULL;
 }
 
-struct failure become_program(const struct instructions *want, pid_t parent, int words)
+struct failure become_program(const struct instructions *instructions, pid_t parent, int status_pipe)
 {
     const struct failure none = {0};
-    const char *failed = prepare(want, parent);
-    if (!failed && write(words, &none, sizeof none) < 0)
+    const char *failed = prepare(instructions, parent);
+    if (!failed && write(status_pipe, &none, sizeof none) < 0)
         failed = "process";
     if (!failed) {
-        environ = want->envp; /* whose PATH it is that counts */
-        execvp(want->argv[0], want->argv);
+        environ = instructions->envp; /* execvp() searches this PATH */
+        execvp(instructions->argv[0], instructions->argv);
         failed = "program";
     }
     struct failure failure = {.number = errno};

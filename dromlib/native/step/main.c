@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keep one attempt of a job: drom-step LABEL INSTRUCTIONS FOLDER STARTED, all but the label descriptors.
+/* Supervise one attempt of a job: drom-step LABEL INSTRUCTIONS FOLDER STARTED, where all but the label are descriptors.
  *
- * The agent starts it and may die meanwhile. It runs one program as a user, outlives it, ends what that has left behind, and
- * writes down how it ended. While it lives FOLDER, locked by flock, stays so. It is a subreaper, so that whatever
- * the program starts stays below it, and takes no signal but SIGKILL. When the program runs, its pid is written to STARTED;
- * and how it ended, where that cannot be written down.
+ * The agent starts it and may die meanwhile. It runs one program as a user, waits for its end, kills the processes that the program
+ * has left, and records how it ended. FOLDER, locked by flock, stays locked as long as this process lives. It is a subreaper, so
+ * that all descendants of the program stay its own, and blocks all signals but SIGKILL. It writes the program's pid to STARTED once
+ * the program runs, and how it ended if that cannot be recorded in FOLDER.
  *
- * drom-step hold is a program that does nothing until a signal ends it: that of a job whose processes come from elsewhere.
+ * drom-step hold does nothing until a signal ends it: the program of a job whose processes are started by other means.
  * drom-step remote: see remote.c. */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ static int descriptor(const char *text)
     return fd > STDERR_FILENO && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
 }
 
-/* Collect everybody who ends, until the child has; return its status. */
+/* Reap all children that end, until `child` has; return its status. */
 static int outlive(pid_t child)
 {
     int status = 0;
@@ -47,39 +47,39 @@ static pid_t failed(const char *what, struct failure *failure)
     return -1;
 }
 
-/* Start the program; return its pid, or -1 and why not. One that is killed before it runs has not `begun`. */
+/* Start the program; return its pid, or -1 and the reason. `begun` stays false if it is killed before it runs. */
 static pid_t start(const struct instructions *instructions, bool *begun, struct failure *failure)
 {
     pid_t parent = getpid();
-    int words[2]; /* the child's: no failure when it is about to run the program, and the end of file once that runs */
-    if (pipe2(words, O_CLOEXEC) < 0)
+    int status_pipe[2]; /* from the child: an empty failure before it executes the program, then end of file or a failure */
+    if (pipe2(status_pipe, O_CLOEXEC) < 0)
         return failed("process", failure);
     pid_t child = fork();
     if (child == 0) {
-        *failure = become_program(instructions, parent, words[1]);
-        _exit(write(words[1], failure, sizeof *failure) < 0 ? 126 : 127);
+        *failure = become_program(instructions, parent, status_pipe[1]);
+        _exit(write(status_pipe[1], failure, sizeof *failure) < 0 ? 126 : 127);
     }
     if (child < 0)
         return failed("process", failure);
-    close(words[1]);
+    close(status_pipe[1]);
     bool fails = *begun = false;
-    while (read(words[0], failure, sizeof *failure) > 0) { /* no signal interrupts it: all are blocked */
+    while (read(status_pipe[0], failure, sizeof *failure) > 0) { /* no signal interrupts it: all are blocked */
         fails = *failure->what;
         *begun = !fails;
     }
-    close(words[0]);
+    close(status_pipe[0]);
     if (!fails)
         return child;
     outlive(child);
     return -1;
 }
 
-static void tell_started(int fd, pid_t child)
+static void report_started(int fd, pid_t child)
 {
     char text[16];
     int length = snprintf(text, sizeof text, "%d\n", (int)child);
     if (write(fd, text, (size_t)length) < 0)
-        return; /* the agent has died; the next one sees that the lock is held */
+        return; /* the agent has died; the next one finds the lock held */
 }
 
 int main(int argc, char **argv)
@@ -112,8 +112,8 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     if (begun) {
-        record_pid(folder, child); /* without it only a new agent does not know the pid */
-        tell_started(started, child);
+        record_pid(folder, child); /* if that fails, only a restarted agent lacks the pid */
+        report_started(started, child);
     }
     int status = outlive(child);
     end_descendants();

@@ -10,7 +10,7 @@
 
 #include "step.h"
 
-#define SIZE 512 /* bytes that status.new has, so that no full disk keeps a status from being written */
+#define SIZE 512 /* bytes of status.new, which the agent has allocated so that a status can be written to a full disk */
 
 static double seconds(const struct timeval *time)
 {
@@ -30,8 +30,8 @@ bool record_pid(int folder, pid_t pid)
     return written;
 }
 
-/* Write a file of the folder through to the disk, or with "." and ".." a folder's list of files. */
-static void write_through(int folder, const char *name)
+/* Sync a file of the folder to disk, or, with "." and "..", a directory. */
+static void sync_to_disk(int folder, const char *name)
 {
     int fd = openat(folder, name, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -40,7 +40,7 @@ static void write_through(int folder, const char *name)
     close(fd);
 }
 
-/* Blanks behind the text keep the file as long as it was. */
+/* Spaces after the text keep the file's length. */
 static bool write_status(int folder, const char *text)
 {
     char record[SIZE];
@@ -50,25 +50,25 @@ static bool write_status(int folder, const char *text)
     if (fd < 0 || pwrite(fd, record, sizeof record, 0) != (ssize_t)sizeof record)
         return false;
     fsync(fd);
-    write_through(folder, "start.json");
+    sync_to_disk(folder, "start.json");
     if (renameat(folder, "status.new", folder, "status") < 0)
         return false;
-    write_through(folder, ".");
-    write_through(folder, "..");
+    sync_to_disk(folder, ".");
+    sync_to_disk(folder, "..");
     return true;
 }
 
-static void write_or_tell(int folder, int agent, const char *text)
+static void write_or_send(int folder, int agent, const char *text)
 {
     if (!write_status(folder, text) && write(agent, text, strlen(text)) < 0)
-        return; /* the disk is broken and the agent has died: nobody will know */
+        return; /* the disk has failed and the agent has died: the status is lost */
 }
 
 void record_refusal(int folder, int agent, const struct failure *failure)
 {
     char text[SIZE];
     snprintf(text, sizeof text, "{\"refused\": \"%s\", \"errno\": %d}\n", failure->what, failure->number);
-    write_or_tell(folder, agent, text);
+    write_or_send(folder, agent, text);
 }
 
 void record_end(int folder, int agent, int status)
@@ -83,5 +83,5 @@ void record_end(int folder, int agent, int status)
              "{\"status\": %d, \"time\": %.6f, \"cpu_seconds\": %.6f, \"max_rss\": %lld}\n", code,
              (double)now.tv_sec + (double)now.tv_nsec / 1e9, seconds(&used.ru_utime) + seconds(&used.ru_stime),
              (long long)used.ru_maxrss * 1024);
-    write_or_tell(folder, agent, text);
+    write_or_send(folder, agent, text);
 }

@@ -2,8 +2,9 @@
 /* drom-step remote HOST COMMAND...: run a command on another node of this job, as `ssh` would, through the agents.
  *
  * HOST is the name of a node, or drom-node-N: the node at position N of $DROM_NODELIST, counted from 0 (mpi_hosts.py).
- * It is what mpirun starts its daemons with. The agent of this node hears of the command by a connection that lasts as long as
- * it runs: who ends this program ends the command. An agent that was started anew is told again; a command begins once. */
+ * mpirun starts its daemons with it. It sends the command to the agent of this node, on a connection that lasts as long as the
+ * command runs: if this program ends, the command is ended. After a restart of the agent it sends the request again; the command
+ * is started once only. */
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -22,9 +23,9 @@ enum { REFUSED = 1, USAGE = 2, LARGEST = 128 * 1024 };
 #define PAUSE_NS (100 * 1000 * 1000)
 #define ALIAS "drom-node-"
 
-static int complain(const char *sentence, int status)
+static int print_error(const char *message, int status)
 {
-    fprintf(stderr, "drom: %s\n", sentence);
+    fprintf(stderr, "drom: %s\n", message);
     return status;
 }
 
@@ -39,7 +40,8 @@ static bool append(char *message, size_t *used, const char *text, char end)
     return true;
 }
 
-/* Job, attempt, a number that nobody else has, host, folder, and the command in one string for a shell; a NUL after each. */
+/* Make a request: job, attempt, a unique number, host, folder, and the command in one string for a shell; a NUL after each. Return
+ * its length, 0 on failure. */
 static size_t make_request(char *message, char **argv)
 {
     char folder[PATH_MAX], name[33];
@@ -58,7 +60,7 @@ static size_t make_request(char *message, char **argv)
     return fits ? used : 0;
 }
 
-/* Return the name of the node that `host` stands for, or `host` where it stands for none. The string is never freed. */
+/* Return the name of the node if `host` is an alias (drom-node-N), otherwise `host`. The string is never freed. */
 static char *node_of(char *host)
 {
     const char *nodes = getenv("DROM_NODELIST");
@@ -89,7 +91,7 @@ static int reach_agent(void)
     return agent;
 }
 
-/* The answer is a status and, where the command never ran, a sentence. */
+/* Receive the reply: a status and, if the command did not run, a message. */
 static bool await_answer(int agent, char *answer, size_t size)
 {
     ssize_t got;
@@ -106,18 +108,18 @@ int run_remotely(char **argv)
     char answer[1024];
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     if (!argv[0] || !argv[1])
-        return complain("drom-step remote takes a host and a command.", USAGE);
+        return print_error("drom-step remote takes a host and a command.", USAGE);
     argv[0] = node_of(argv[0]);
     size_t length = make_request(message, argv);
     if (length == 0)
-        return complain("drom-step remote runs in a job of a scheduler alone, and takes commands of up to 128 KiB.", USAGE);
+        return print_error("drom-step remote runs in a job of a scheduler alone, and takes commands of up to 128 KiB.", USAGE);
     const char *here = getenv("DROM_NODE");
-    if (here && strcmp(here, argv[0]) == 0) { /* nodes may have other names than their hosts */
+    if (here && strcmp(here, argv[0]) == 0) { /* node names may differ from host names */
         const char *command = message + length - 1;
         while (command[-1])
             command--;
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-        return complain("cannot run /bin/sh.", REFUSED);
+        return print_error("cannot run /bin/sh.", REFUSED);
     }
     for (;;) {
         int agent = reach_agent();
@@ -131,6 +133,6 @@ int run_remotely(char **argv)
     char *sentence;
     long status = strtol(answer, &sentence, 10);
     if (*sentence == ' ')
-        return complain(sentence + 1, REFUSED);
+        return print_error(sentence + 1, REFUSED);
     return status < 0 ? 128 - (int)status : (int)status;
 }

@@ -6,13 +6,13 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* What the agent wants run, as strings that each end in a NUL, in this order; then the arguments, `argc` of them, and the
+/* The program to run. The agent sends NUL-terminated strings in this order, then the number of arguments, these, and the
  * environment. An empty path is /dev/null, but an empty `error` is the output, and an empty `group` no control group. */
 struct instructions {
     uid_t uid;
     gid_t gid;
     mode_t umask;
-    bool append; /* to the output, instead of beginning it anew */
+    bool append; /* to the output, instead of truncating it */
     const char *cwd;
     const char *input;
     const char *output;
@@ -22,26 +22,27 @@ struct instructions {
     char **envp;
 };
 
-/* Why there is no program: the last thing tried, and its errno; or nothing. */
+/* Why the program could not be started: the step that failed, and its errno; empty: no failure. */
 struct failure {
     char what[12];
     int number;
 };
 
-/* Read instructions from a descriptor. False: they are no such thing, or there is no memory. */
+/* Read instructions from a descriptor. False: they are malformed, or there is no memory. */
 bool read_instructions(struct instructions *instructions, int fd);
 
-/* In the child: become the user, open the streams, write to `words` that nothing has failed, and run the program. Returns
- * only when that fails. */
-struct failure become_program(const struct instructions *instructions, pid_t parent, int words);
+/* In the child: change to the user, open the streams, write an empty failure to `status_pipe`, and execute the program. Return
+ * only if that fails. */
+struct failure become_program(const struct instructions *instructions, pid_t parent, int status_pipe);
 
-/* End every process that is a descendant of this one, a subreaper, and wait for it. */
+/* Kill all descendants of this process, a subreaper, and wait for them. */
 void end_descendants(void);
 
-/* In the folder of an attempt: the pid of its keeper, and then of its program once that runs. False, with errno: it could not be written. */
+/* Record in the folder of an attempt the pid of drom-step, and then that of its program once it runs. Return false, with errno, if
+ * that fails. */
 bool record_pid(int folder, pid_t pid);
 
-/* Likewise why there is no program, or how it ended (`status` as of waitpid); told to `agent` where it cannot be written. */
+/* Record why the program was not started, or how it ended (`status` as of waitpid); if that fails, write it to `agent`. */
 void record_refusal(int folder, int agent, const struct failure *failure);
 void record_end(int folder, int agent, int status);
 

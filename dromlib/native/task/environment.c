@@ -5,7 +5,7 @@
 
 #include "task.h"
 
-/* Return where an environment has the name of this entry, or NULL. */
+/* Return the entry of an environment that has the same name as `entry`, or NULL. */
 static char **find_entry(char **environment, const char *entry)
 {
     size_t length = strcspn(entry, "=") + 1;

@@ -23,7 +23,7 @@ __attribute__((format(printf, 2, 3))) static bool exists(char path[PATH_MAX], co
     return realpath(made, path) != NULL;
 }
 
-/* Below the folder of an installation's scripts, `self`, and its `libraries`: lib, or lib64. */
+/* Find a part in the Python packages of an installation with scripts in `self` and libraries in `libraries` (lib, or lib64). */
 static bool find_in_python(const char *self, const char *libraries, const char *part, char path[PATH_MAX])
 {
     bool found = false;
@@ -39,7 +39,7 @@ static bool find_in_python(const char *self, const char *libraries, const char *
     return found;
 }
 
-/* Finds a part of the package as seen from drom-run: in the package, in a build folder, or beside an environment's scripts. */
+/* Find a part of the package relative to drom-run: in the package, in a build folder, or beside an environment's scripts. */
 static bool find_part(const struct options *options, const char *part, char path[PATH_MAX])
 {
     char self[PATH_MAX] = "";
@@ -55,7 +55,7 @@ static bool find_part(const struct options *options, const char *part, char path
            find_in_python(self, "lib", part, path) || find_in_python(self, "lib64", part, path);
 }
 
-/* The file that execvp() will run. */
+/* Find the file that execvp() will run. */
 static bool find_command(const char *name, char path[PATH_MAX])
 {
     if (strchr(name, '/'))
@@ -75,7 +75,7 @@ static bool find_command(const char *name, char path[PATH_MAX])
     }
 }
 
-/* The loader ignores what a user wants loaded into a program that runs with more rights than his. */
+/* Return whether a program runs with more rights than its user: the loader then ignores LD_PRELOAD. */
 static bool gains_rights(const char *path)
 {
     struct stat about;
@@ -92,6 +92,7 @@ static bool is_foreign(const char *path)
     return program.foreign;
 }
 
+/* Return why the library cannot be loaded into a program, or NULL. */
 static const char *why_not(const struct program *program, const char *path)
 {
     if (gains_rights(path))
@@ -107,7 +108,7 @@ static const char *why_not(const struct program *program, const char *path)
     return NULL;
 }
 
-/* Where a list whose parts are separated by colons has this part, or NULL. */
+/* Return the position of a part in a colon-separated list, or NULL. */
 static char *find_in_list(char *list, const char *part)
 {
     size_t length = strlen(part);
@@ -152,8 +153,8 @@ void put_last(const char *name, const char *part)
     free(all);
 }
 
-/* What the user loads finds the library before it, and `runtime`, if any, behind it. The library takes that out of the
- * environment again: what the program starts has needs of its own. */
+/* Put the library before the user's in LD_PRELOAD, and `runtime`, if any, after them. The library removes the latter from the
+ * environment again, as it is for this program only. */
 static void load_around(const char *library, const char *runtime)
 {
     put_first("LD_PRELOAD", library);
@@ -163,14 +164,14 @@ static void load_around(const char *library, const char *runtime)
     }
 }
 
-/* A child built with the address sanitizer would refuse to start because it is not loaded first. It need not be: nothing of
- * ours stands in front of what it replaces. */
+/* A child built with the address sanitizer would refuse to start because the sanitizer is not loaded first. It need not be: drom's
+ * library intercepts none of the functions that it replaces. */
 static void spare_asan(void)
 {
     put_first("ASAN_OPTIONS", "verify_asan_link_order=0");
 }
 
-/* The folder that Python is to look in first. */
+/* Find the folder that Python is to search first. */
 static bool find_hook(const struct options *options, char folder[PATH_MAX])
 {
     if (!find_part(options, "startup/sitecustomize.py", folder))
@@ -179,13 +180,13 @@ static bool find_hook(const struct options *options, char folder[PATH_MAX])
     return true;
 }
 
-/* Whatever the command is: it may be a script that starts Python. */
+/* Prepare Python for any command: it may be a script that starts Python. */
 static void hook_python(const struct options *options)
 {
     char folder[PATH_MAX];
     if (!find_hook(options, folder))
-        dromi_say("startup/sitecustomize.py is not where drom-run is installed: Python programs are bound from outside. "
-                  "Install drom again.");
+        dromi_print("startup/sitecustomize.py is not where drom-run is installed: Python programs are bound from outside. "
+                    "Install drom again.");
     else if (!strchr(folder, ':'))
         put_first("PYTHONPATH", folder);
 }
@@ -218,16 +219,16 @@ bool preload(const struct options *options, bool malleable)
         program.foreign = is_foreign(interpreter);
     const char *reason = is_known ? why_not(&program, interpreter) : NULL;
     if (reason && is_script)
-        dromi_say("'%.200s' is run by '%.200s', which %s: it is bound from outside.", options->command[0], interpreter, reason);
+        dromi_print("'%.200s' is run by '%.200s', which %s: it is bound from outside.", options->command[0], interpreter, reason);
     else if (reason)
-        dromi_say("'%.200s' %s: it is bound from outside.", options->command[0], reason);
+        dromi_print("'%.200s' %s: it is bound from outside.", options->command[0], reason);
     else if (!find_part(options, "lib/" LIBRARY, library))
-        dromi_say("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
+        dromi_print("%s is not where drom-run is installed: the program is bound from outside. Install drom again.", LIBRARY);
     else if (strpbrk(library, " :"))
-        dromi_say("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
-                  "Install drom elsewhere.", library);
+        dromi_print("'%.400s' has a space or a colon in its path, which LD_PRELOAD cannot hold: the program is bound from outside. "
+                    "Install drom elsewhere.", library);
     else if (!takes_library(&program, command, library))
-        dromi_say("'%.200s' uses a C library that does not load %s: it is bound from outside.", command, LIBRARY);
+        dromi_print("'%.200s' uses a C library that does not load %s: it is bound from outside.", command, LIBRARY);
     else {
         spare_asan();
         load_around(library, choose_runtime(options, &program, command));

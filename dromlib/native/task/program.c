@@ -10,7 +10,7 @@
 
 #include "task.h"
 
-/* A file as bytes; every look is checked, because a program may be damaged or made to mislead. */
+/* A file as bytes. Every access is checked, because a program may be damaged or malicious. */
 struct image {
     const char *bytes;
     size_t size;
@@ -23,7 +23,7 @@ static const void *at(const struct image *image, uint64_t offset, uint64_t size)
     return offset <= image->size && size <= image->size - offset ? image->bytes + offset : NULL;
 }
 
-/* The same for what must lie at a multiple of a word, as compilers and linkers put it. */
+/* The same for data that must be aligned to words, as compilers and linkers do. */
 static const void *words_at(const struct image *image, uint64_t offset, uint64_t size)
 {
     return offset % sizeof(ElfW(Addr)) == 0 ? at(image, offset, size) : NULL;
@@ -43,7 +43,7 @@ static const ElfW(Phdr) *header_of(const struct image *image, uint32_t type)
     return NULL;
 }
 
-/* Where a place in memory lies in the file, or its end. */
+/* Return the file offset of an address in memory, or the file's size if it has none. */
 static uint64_t offset_of(const struct image *image, uint64_t address)
 {
     for (size_t i = 0; i < image->count; i++) {

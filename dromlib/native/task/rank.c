@@ -12,7 +12,7 @@ struct launcher {
     const char *session[3];
 };
 
-/* Under mpirun inside a Slurm job both families are there: MPI launchers come first. */
+/* Under mpirun in a Slurm job the variables of both are set: MPI launchers come first. */
 static const struct launcher LAUNCHERS[] = {
     {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", NULL}},
     {"MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", {"MPIRUN_ID", NULL, NULL}},
@@ -39,7 +39,7 @@ void copy_name(char name[DROM_NAME_SIZE], const char *text)
     name[length] = '\0';
 }
 
-/* What tells launches apart stands at the end of long ids. */
+/* Copy the end of a long id, which differs between launches. */
 static void copy_tail(char session[DROM_NAME_SIZE], const char *text)
 {
     size_t length = strlen(text);
@@ -50,7 +50,7 @@ static bool try_launcher(const struct launcher *launcher, struct rank *rank)
 {
     if (!number(getenv(launcher->rank), &rank->local_rank) || !number(getenv(launcher->size), &rank->local_size))
         return false;
-    /* Ranks of one launch on one node are children of one proxy. */
+    /* Ranks of one launch on one node have the same parent, the launcher's proxy. */
     snprintf(rank->session, DROM_NAME_SIZE, "parent-%d", (int)getppid());
     for (const char *const *name = launcher->session; *name; name++) {
         const char *value = getenv(*name);
@@ -62,7 +62,7 @@ static bool try_launcher(const struct launcher *launcher, struct rank *rank)
     return true;
 }
 
-/* Tasks on node `node` where `text` counts them per node, as in "2(x3),1". */
+/* Return the tasks on node `node`; `text` counts them per node, as in "2(x3),1". */
 static uint32_t tasks_on_node(const char *text, uint32_t node)
 {
     while (text && *text) {
@@ -78,7 +78,7 @@ static uint32_t tasks_on_node(const char *text, uint32_t node)
     return 0;
 }
 
-/* A batch script has SLURM_LOCALID too, and in newer Slurms SLURM_STEP_ID, but only srun counts the tasks of the step. */
+/* Batch scripts have SLURM_LOCALID too, and with newer Slurms SLURM_STEP_ID, but only srun sets the tasks of the step. */
 static bool try_srun(struct rank *rank)
 {
     uint32_t node;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which OpenMP runtime a program gets. LLVM's has gcc's entry points too, keeps its threads over resizes and resizes faster. Loaded
- * before libgomp it takes every symbol it has: whether that is all a program needs, the loader itself says, asked to bind the
- * program and its libraries without running them. */
+/* Which OpenMP runtime a program gets. LLVM's also has gcc's entry points, keeps its threads when a team shrinks, and resizes
+ * faster. Loaded before libgomp it provides all symbols that it has. To find out whether a program needs others, the dynamic loader
+ * is run in a mode in which it binds the program and its libraries without executing them. */
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -19,29 +19,29 @@
 
 static const char *const CANDIDATES[] = {"libomp.so.5", "libomp.so", "libiomp5.so"};
 
-/* Beginnings of functions of gcc's that LLVM's runtime has, but in which it makes programs crash, abort, hang or err that are right on
- * libgomp. Seen with LLVM 14: tasks that are run at once and copy what they are given, that several threads of the program's own
- * make, or whose end is an event, and task loops that count down or are empty; loops over unsigned long that count down; ordered loops
- * with dependences, in a team of one; `omp scan` and lastprivate(conditional:), which are loops and sections with memory; cancelled
- * sections; tasks after a `teams` of the host; memory of high bandwidth. */
+/* Prefixes of gcc's entry points that LLVM's runtime has, but in which programs that are correct on libgomp crash, abort, hang or
+ * give wrong results. Found with LLVM 14: undeferred tasks that copy their arguments, tasks that several threads of the program's
+ * own create, detachable tasks (whose end is an event), and task loops that count down or are empty; loops over unsigned long that
+ * count down; ordered loops with dependences in a team of one; `omp scan` and lastprivate(conditional:), which are loops and sections
+ * with memory; cancelled sections; tasks after a `teams` of the host; high-bandwidth memory. */
 static const char *const UNSOUND[] = {"GOMP_task",       "GOMP_loop_ull_",          "GOMP_doacross_",       "GOMP_loop_doacross_",
                                       "GOMP_loop_start", "GOMP_loop_ordered_start", "GOMP_sections2_start", "GOMP_cancel",
                                       "GOMP_teams_reg",  "GOMP_alloc"};
 
-/* What the loader says of a program. */
+/* What the loader reports about a program. */
 struct binding {
     bool has_libgomp;
     bool has_llvm;
-    bool unfit;       /* the library to be tried: not found, or for a newer glibc */
-    char missing[64]; /* a symbol that is left to libgomp */
-    char unsound[64]; /* one of these that is not */
-    bool is_debug;    /* LLVM's formats messages for each chunk of a loop, as Debian's and Ubuntu's builds do */
+    bool unfit;       /* the library that is tried is not found, or needs a newer glibc */
+    char missing[64]; /* a symbol that only libgomp has */
+    char unsound[64]; /* a symbol in UNSOUND that is bound to the library */
+    bool is_debug;    /* a debug build, which formats messages for each chunk of a loop, as Debian's and Ubuntu's */
     bool has_chunks;  /* the program gets chunks of loops one by one: schedule(dynamic) and schedule(runtime) */
 };
 
 static _Noreturn void load(const struct program *program, const char *path, const char *library, bool bound, const int ends[2])
 {
-    close(ends[0]); /* whoever is to read may be killed, and nobody waits for a reader that is gone */
+    close(ends[0]); /* if the reading process is killed, writing then fails instead of blocking */
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     unsetenv("LD_DEBUG_OUTPUT");
@@ -57,8 +57,9 @@ static _Noreturn void load(const struct program *program, const char *path, cons
     _exit(127);
 }
 
-/* `library` is the one to be tried. Lines such as "binding file ./a [0] to /lib/libgomp.so.1 [0]: normal symbol `GOMP_teams4' [GOMP_5.1]" and
- * "libgomp.so.1 => /lib/libgomp.so.1 (0x...)", and "./a: /lib/libc.so.6: version `GLIBC_2.34' not found (required by LIBRARY)". */
+/* `library` is the one that is tried. Lines are such as "libgomp.so.1 => /lib/libgomp.so.1 (0x...)",
+ * "binding file ./a [0] to /lib/libgomp.so.1 [0]: normal symbol `GOMP_teams4' [GOMP_5.1]", and
+ * "./a: /lib/libc.so.6: version `GLIBC_2.34' not found (required by LIBRARY)". */
 static void read_line(struct binding *found, const char *line, const char *library)
 {
     const char *from = strstr(line, "binding file "), *to = from ? strstr(from, " to ") : NULL;
@@ -83,8 +84,8 @@ static void read_line(struct binding *found, const char *line, const char *libra
             snprintf(found->unsound, sizeof found->unsound, "%.*s", (int)length, name);
 }
 
-/* Loads the library, "" for none, and, if `bound`, binds every function. False when the loader could not be asked. */
-static bool ask_loader(struct binding *found, const struct program *program, const char *path, const char *library, bool bound)
+/* Run the loader with the library ("": none); if `bound`, have it bind every function. Return false if that failed. */
+static bool run_loader(struct binding *found, const struct program *program, const char *path, const char *library, bool bound)
 {
     int ends[2], status = -1;
     char *line = NULL;
@@ -94,7 +95,7 @@ static bool ask_loader(struct binding *found, const struct program *program, con
     memset(found, 0, sizeof *found);
     if (pipe(ends) < 0)
         return false;
-    sigaction(SIGCHLD, &known, &before); /* of children of who ignores it nobody can know how they ended */
+    sigaction(SIGCHLD, &known, &before); /* while it is ignored, waitpid() gets no status */
     sigpending(&waiting);
     pid_t child = fork();
     if (child == 0)
@@ -109,7 +110,7 @@ static bool ask_loader(struct binding *found, const struct program *program, con
     else
         close(ends[0]);
     bool ended = child > 0 && waitpid(child, &status, 0) == child;
-    /* Where the caller blocks it, the end of this child would still be waiting for the command. */
+    /* If the caller blocks it, the signal of this child's end would stay pending for the command. */
     sigemptyset(&end);
     sigaddset(&end, SIGCHLD);
     if (!sigismember(&waiting, SIGCHLD))
@@ -123,26 +124,26 @@ bool takes_library(const struct program *program, const char *path, const char *
     struct program ourselves;
     struct binding found;
     read_program(&ourselves, "/proc/self/exe");
-    bool is_ours = strcmp(program->loader, ourselves.loader) == 0; /* and so is its C library: asking takes a millisecond */
-    return !program->loader[0] || is_ours || !ask_loader(&found, program, path, library, false) || !found.unfit;
+    bool is_ours = strcmp(program->loader, ourselves.loader) == 0; /* then so is its C library; running the loader takes a millisecond */
+    return !program->loader[0] || is_ours || !run_loader(&found, program, path, library, false) || !found.unfit;
 }
 
-/* LLVM's runtime then tells nobody of regions. */
+/* LLVM's runtime then reports no regions. */
 static bool is_tool_disabled(void)
 {
-    const char *said = getenv("OMP_TOOL");
-    return said && strcasecmp(said, "disabled") == 0;
+    const char *value = getenv("OMP_TOOL");
+    return value && strcasecmp(value, "disabled") == 0;
 }
 
-/* Processes that are forked off then abort: LLVM 19 does not know again what its first process has made of it. */
+/* Forked children then abort: in them LLVM 19 does not recognise the value to which the first process has changed the schedule. */
 static bool is_schedule_guided(void)
 {
-    const char *said = getenv("OMP_SCHEDULE");
-    return said && strcasestr(said, "guided");
+    const char *value = getenv("OMP_SCHEDULE");
+    return value && strcasestr(value, "guided");
 }
 
-/* Numbers above 0 with commas between them, and spaces around them. Of all else GNU's runtime says that it is invalid, and
- * goes on; LLVM's aborts at some of it. */
+/* Return whether a text is numbers above 0, separated by commas and perhaps spaces. GNU's runtime reports any other text as invalid
+ * and continues; LLVM's aborts on some. */
 static bool is_list_of_numbers(const char *text)
 {
     for (;; text++) {
@@ -156,7 +157,8 @@ static bool is_list_of_numbers(const char *text)
     }
 }
 
-/* More than any machine has: a number of more than nine digits, or of terabytes (G: of more than three digits). */
+/* Return whether a text has a number beyond any machine: of more than nine digits, or of terabytes (with G: of more than three
+ * digits). */
 static bool has_huge_number(const char *text)
 {
     for (; *text; text += *text != '\0') {
@@ -169,15 +171,15 @@ static bool has_huge_number(const char *text)
     return false;
 }
 
-/* A number of at most nine digits behind `text`, or NULL. */
+/* Return the end of the number of at most nine digits at `text`, or NULL. */
 static const char *end_of_number(const char *text)
 {
     size_t digits = strspn(text, "0123456789");
     return digits > 0 && digits <= 9 ? text + digits : NULL;
 }
 
-/* CPUs and ranges of CPUs ("0-6:2"), separated by commas or spaces. GNU's runtime ignores any other list as a whole; LLVM's fails
- * in the middle of some of them. */
+/* Return whether a text is CPUs and ranges of CPUs ("0-6:2"), separated by commas or spaces. GNU's runtime ignores any other list as
+ * a whole; LLVM's fails in the middle of some. */
 static bool is_list_of_cpus(const char *text)
 {
     text += strspn(text, " \t");
@@ -194,7 +196,7 @@ static bool is_list_of_cpus(const char *text)
     return true;
 }
 
-/* A setting at which LLVM's runtime aborts, or may, and GNU's does not. */
+/* Return a setting on which LLVM's runtime aborts, or may, and GNU's does not; NULL: none. */
 static const char *odd_setting(void)
 {
     static const char *const NUMBERS[] = {"OMP_PROC_BIND",   "OMP_PLACES",    "OMP_STACKSIZE",
@@ -212,7 +214,8 @@ static const char *odd_setting(void)
     return NULL;
 }
 
-/* With the first it would not follow, and with the others not run. */
+/* Return why LLVM's runtime is not used, or NULL. With the tool disabled the program would not follow its grant, with the others not
+ * run. */
 static const char *why_not_used(void)
 {
     struct rlimit files;
@@ -225,7 +228,7 @@ static const char *why_not_used(void)
         return "OMP_SCHEDULE is guided";
     if (getrlimit(RLIMIT_FSIZE, &files) == 0 && files.rlim_cur < 4096)
         return "files may not have 4096 bytes (ulimit -f)";
-    if (sched_setaffinity(0, 0, NULL) < 0 && errno != EINVAL) /* to no CPUs: that is refused by who has looked at them */
+    if (sched_setaffinity(0, 0, NULL) < 0 && errno != EINVAL) /* no CPUs are given: EINVAL if the call is permitted */
         return "threads may not be bound (sched_setaffinity)";
     return NULL;
 }
@@ -233,30 +236,30 @@ static const char *why_not_used(void)
 const char *choose_runtime(const struct options *options, const struct program *program, const char *path)
 {
     struct binding found;
-    if (options->runtime == RUNTIME_LIBGOMP || !program->loader[0] || !ask_loader(&found, program, path, "", false))
+    if (options->runtime == RUNTIME_LIBGOMP || !program->loader[0] || !run_loader(&found, program, path, "", false))
         return NULL;
     if (found.has_llvm && is_tool_disabled())
-        dromi_say("OMP_TOOL is disabled: regions of '%.200s' are no malleability points.", path);
+        dromi_print("OMP_TOOL is disabled: regions of '%.200s' are no malleability points.", path);
     if (!found.has_libgomp || found.has_llvm)
         return NULL;
     for (size_t i = 0; i < sizeof CANDIDATES / sizeof *CANDIDATES; i++) {
-        if (!ask_loader(&found, program, path, CANDIDATES[i], true) || found.unfit)
+        if (!run_loader(&found, program, path, CANDIDATES[i], true) || found.unfit)
             continue;
         const char *hindrance = why_not_used();
         if (hindrance) {
-            dromi_say("%s is not used where %s: '%.200s' keeps GNU's OpenMP runtime.", CANDIDATES[i], hindrance, path);
+            dromi_print("%s is not used where %s: '%.200s' keeps GNU's OpenMP runtime.", CANDIDATES[i], hindrance, path);
             return NULL;
         }
         bool is_slow = found.is_debug && found.has_chunks;
         if (!found.missing[0] && ((!found.unsound[0] && !is_slow) || options->runtime == RUNTIME_LIBOMP))
             return CANDIDATES[i];
         if (!found.missing[0] && !found.unsound[0])
-            return NULL; /* GNU's is the faster one: there is nothing to report */
-        dromi_say("%s %s %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i],
-                  found.missing[0] ? "lacks" : "may fail in", found.missing[0] ? found.missing : found.unsound, path);
+            return NULL; /* GNU's is faster here: nothing to report */
+        dromi_print("%s %s %s, which '%.200s' needs: it keeps GNU's OpenMP runtime.", CANDIDATES[i],
+                    found.missing[0] ? "lacks" : "may fail in", found.missing[0] ? found.missing : found.unsound, path);
         return NULL;
     }
     if (options->runtime == RUNTIME_LIBOMP)
-        dromi_say("LLVM's OpenMP runtime is not installed (Debian: libomp5): '%.200s' keeps GNU's.", path);
+        dromi_print("LLVM's OpenMP runtime is not installed (Debian: libomp5): '%.200s' keeps GNU's.", path);
     return NULL;
 }

@@ -29,7 +29,7 @@ unsigned find_choice(const char *const choices[CHOICES], const char *text)
     return i;
 }
 
-/* 0, or a positive error where nobody is to be asked there. */
+/* Find the agent's directory. Return 0, or a positive error if it must not be used. */
 static int find_directory(const char *given, char dir[PATH_MAX])
 {
     int error = given ? 0 : -dromi_runtime_dir(dir, PATH_MAX);
@@ -65,8 +65,8 @@ static void fill_request(struct drom_request_message *request, const struct opti
                      (options->for_parent ? DROM_REQUEST_PARENT : 0);
 }
 
-/* Unless the user has set it. What another drom-run above us has set, which DROM_SET_<name> repeats, is not the user's. 0: take
- * that out. */
+/* Set a variable to a number, unless the user has set it. A value set by an outer drom-run, recorded in DROM_SET_<name>, does not
+ * count as the user's. With 0, remove that value. */
 static void export_number(const char *name, uint32_t value)
 {
     char text[16], repeated[64];
@@ -84,7 +84,7 @@ static void export_number(const char *name, uint32_t value)
         setenv(name, text, 1);
 }
 
-/* What the user's limits leave of so many threads: LLVM's runtime complains of more. */
+/* Return `threads`, or the user's limit if it is smaller: LLVM's runtime warns about more. */
 static uint32_t within_limits(uint32_t threads)
 {
     static const char *const LIMITS[] = {"OMP_THREAD_LIMIT", "KMP_DEVICE_THREAD_LIMIT"};
@@ -96,8 +96,8 @@ static uint32_t within_limits(uint32_t threads)
     return threads;
 }
 
-/* For runtimes that make as many threads as there are CPUs when the program is launched, and never more. OpenMP's are told by what
- * is loaded into the program, for many programs obey OMP_NUM_THREADS that have no OpenMP (nproc). */
+/* Set the maximum for runtimes that size their pool of threads at the program's start. For OpenMP the library that is loaded into the
+ * program does so, because many programs without OpenMP obey OMP_NUM_THREADS (nproc). */
 static void export_most(uint32_t cpus, bool is_loaded)
 {
     static const char *const NAMES[] = {"NUMBA_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"};
@@ -106,7 +106,7 @@ static void export_most(uint32_t cpus, bool is_loaded)
     export_number("OMP_NUM_THREADS", is_loaded ? 0 : within_limits(cpus));
 }
 
-/* Then the program is to run as if there were no agent. */
+/* Return whether the agent only observes: the program then runs as without an agent. */
 static bool only_observes(const struct answer *answer)
 {
     return answer->reply.max_cpus == 0;
@@ -134,12 +134,12 @@ static void accept_grant(const struct answer *answer, const char *dir, pid_t pid
     if (!(answer->reply.flags & (DROM_HEADER_EMULATED | DROM_REPLY_BOUND))) {
         int rc = dromi_bind(pid, answer->mask, words);
         if (rc < 0)
-            dromi_say("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
+            dromi_print("cannot bind to CPUs %.200s (%s): the agent will try.", cpus, strerror(-rc));
     }
     export_grant(answer, dir, cpus);
 }
 
-/* Of a command that has been granted CPUs. */
+/* Set the environment of a command that has been granted CPUs. */
 static void set_environment(const struct options *options, const struct registration *registration, bool is_rank)
 {
     if (only_observes(&registration->answer)) {
@@ -149,7 +149,7 @@ static void set_environment(const struct options *options, const struct registra
     bool malleable = options->job_class == DROM_CLASS_MALLEABLE, is_loaded = preload(options, malleable);
     bool follows = malleable && options->malleability != MALLEABILITY_BIND_ONLY;
     export_most(follows ? registration->answer.reply.max_cpus : 0, is_loaded);
-    /* ranks below the command share its CPUs: one that waits gives way */
+    /* MPI ranks below the command share its CPUs: waiting ranks should yield */
     export_number("OMPI_MCA_mpi_yield_when_idle", follows && !is_rank ? 1 : 0);
 }
 
@@ -160,7 +160,7 @@ void become_task(struct registration *registration, const struct options *option
     registration->error = find_directory(options->runtime_dir, registration->dir);
     fill_request(&request, options);
     if (registration->error == 0)
-        registration->verdict = ask_for_cpus(registration->dir, &request, &registration->answer, options->wait,
+        registration->verdict = request_cpus(registration->dir, &request, &registration->answer, options->wait,
                                              options->deadline_ns, &registration->error);
     if (registration->verdict == VERDICT_GRANTED) {
         accept_grant(&registration->answer, registration->dir, options->for_parent ? getppid() : 0);

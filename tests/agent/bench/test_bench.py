@@ -102,7 +102,7 @@ def test_program_refuses_to_measure_without_an_agent(arguments: tuple[str, ...],
     )
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "node: no agent gave this program a seat\n"
+    assert done.stderr == "node: no agent manages this program\n"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -151,7 +151,7 @@ def test_python_program_refuses_to_measure_without_an_agent(tmp_path: Path) -> N
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "bench_waiter: no agent gave this program a seat\n"
+    assert done.stderr == "bench_waiter: no agent manages this program\n"
 
 
 def test_an_agent_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_steps_are_read_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["jacobi", "100", "FILE"], "no agent gave this program a seat"),
+        (["jacobi", "100", "FILE"], "no agent manages this program"),
         (["jacobi", "1", "FILE"], "usage: resize jacobi|triad SIZE FILE [MS CPUS...]"),
         (["jacobi", "100", "FILE", "10"], "usage: resize jacobi|triad SIZE FILE [MS CPUS...]"),
         ([], "usage: resize jacobi|triad SIZE FILE [MS CPUS...]"),

@@ -14,9 +14,9 @@
 #include "step.h"
 
 #define FIRST_PAUSE_NS (2 * 1000 * 1000)
-#define LONGEST_PAUSE_NS (500 * 1000 * 1000) /* a process that was killed may hang in the kernel for days */
+#define LONGEST_PAUSE_NS (500 * 1000 * 1000) /* a killed process may hang in the kernel for days */
 
-/* The parent of a process; 0: there is no such process. The command's name may hold parentheses. */
+/* Return the parent of a process; 0: there is no such process. The command's name may contain parentheses. */
 static pid_t parent_of(const char *pid)
 {
     char path[64], text[512];
@@ -44,7 +44,7 @@ static void kill_children(void)
         closedir(proc);
 }
 
-/* The children of whoever dies become ours, so that killing children again and again gets at all. */
+/* Children of a process that dies become children of this one, so repeating kill_children() reaches all descendants. */
 void end_descendants(void)
 {
     struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LLVM's runtime where drom-run has chosen it: the program was made for another, which leaves nothing behind. */
+/* LLVM's runtime that drom-run has substituted for libgomp: the program was built for libgomp, which needs less of its environment
+ * and leaves no files. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,12 +14,12 @@
 #include "hooks.h"
 #include "internal.h"
 
-#define NO_FILE INT_MAX /* a descriptor of no file: it can be neither mapped nor closed */
+#define NO_FILE INT_MAX /* an invalid descriptor: it can be neither mapped nor closed */
 
-static bool is_chosen;
+static bool is_substituted;
 
-/* Of what it needs when it starts the program may have taken away something by its first region: its environment, say, or the
- * last descriptor. GNU's starts before main(), too. */
+/* Initialise the runtime now: before its first region the program may remove what that needs, such as its environment or the last
+ * free descriptor. GNU's starts before main(), too. */
 static void start(const char *runtime)
 {
     int (*any)(void);
@@ -30,8 +31,8 @@ static void start(const char *runtime)
         dlclose(file);
 }
 
-/* It is for this program alone: what the program starts finds the environment without it. */
-static void forget(const char *runtime)
+/* Remove the runtime from the environment of programs that this one starts. */
+static void remove_from_environment(const char *runtime)
 {
     const char *libraries = getenv("LD_PRELOAD");
     size_t all = libraries ? strlen(libraries) : 0, last = strlen(runtime);
@@ -42,8 +43,8 @@ static void forget(const char *runtime)
     unsetenv("DROM_PRELOADED_RUNTIME");
 }
 
-/* In a forked child it starts anew. Until then the program may have changed its environment, or have none: it finds the one that
- * it was started with. */
+/* In a forked child the runtime initialises itself again. The program may have changed its environment by then, or have none, so the
+ * runtime gets the one with which the program was started. */
 static char **first_environment, **present_environment;
 
 static char **copy_environment(void)
@@ -63,38 +64,38 @@ static void begin_child(void)
     environ = first_environment;
 }
 
-static void go_on_in_child(void)
+static void restore_child_environment(void)
 {
     environ = present_environment;
 }
 
-/* With these it does as GNU's where the user says nothing: schedule(runtime) is dynamic, and nobody hears of calls that are out of
- * fashion. */
+/* With these it behaves like GNU's unless the user sets them: schedule(runtime) is dynamic, and there are no warnings about
+ * deprecated calls. */
 static const char *const AS_GNU[][2] = {{"OMP_SCHEDULE", "dynamic"}, {"KMP_WARNINGS", "0"}};
 #define SETTINGS (sizeof AS_GNU / sizeof *AS_GNU)
 
 __attribute__((constructor)) static void prepare(void)
 {
     const char *runtime = getenv("DROM_PRELOADED_RUNTIME");
-    is_chosen = runtime != NULL;
-    if (!is_chosen)
+    is_substituted = runtime != NULL;
+    if (!is_substituted)
         return;
-    bool said[SETTINGS];
+    bool was_set[SETTINGS];
     for (size_t i = 0; i < SETTINGS; i++) {
-        said[i] = getenv(AS_GNU[i][0]) != NULL;
+        was_set[i] = getenv(AS_GNU[i][0]) != NULL;
         setenv(AS_GNU[i][0], AS_GNU[i][1], 0);
     }
     first_environment = copy_environment();
-    dromi_at_fork(NULL, NULL, begin_child); /* in a child the handlers run in this order, the runtime's own between these */
+    dromi_at_fork(NULL, NULL, begin_child); /* in a child the handlers run in this order, with the runtime's own between them */
     start(runtime);
-    dromi_at_fork(NULL, NULL, go_on_in_child);
+    dromi_at_fork(NULL, NULL, restore_child_environment);
     for (size_t i = 0; i < SETTINGS; i++)
-        if (!said[i])
+        if (!was_set[i])
             unsetenv(AS_GNU[i][0]);
-    forget(runtime);
+    remove_from_environment(runtime);
 }
 
-/* Before glibc 2.34 it is in a library that may be loaded for another alone. */
+/* Before glibc 2.34 shm_open() is in a library that may be loaded with RTLD_LOCAL, or not at all. */
 static int open_shared(const char *name, int flags, mode_t mode)
 {
     int (*real)(const char *, int, mode_t);
@@ -106,15 +107,15 @@ static int open_shared(const char *name, int flags, mode_t mode)
     return open(path, flags | O_CLOEXEC | O_NOFOLLOW, mode);
 }
 
-/* In /dev/shm the runtime writes down that it is there, for a second copy of itself to find. It does so in each forked child too,
- * and takes it back in exit() alone. It gets memory without a name for that, which is gone once it has been written. LLVM 16 aborts
- * if it cannot open it again, and is content if there is nothing to be read. */
+/* The runtime registers itself in /dev/shm, so that a second copy of it in the process can detect it. It does so in each forked
+ * child, too, and removes the file only in exit(). Here it gets anonymous memory instead, which is freed once it has been written.
+ * LLVM 16 aborts if it cannot open the file again, but accepts one that cannot be read. */
 PUBLIC int shm_open(const char *name, int flags, mode_t mode) FRONT_OF(shm_open);
 EXPORT_LIBC(shm_open);
 PUBLIC int shm_open(const char *name, int flags, mode_t mode)
 {
     static bool is_nameless;
-    bool is_note = is_chosen && strncmp(name, "/__KMP_REGISTERED_LIB_", 22) == 0, is_new = flags & O_CREAT;
+    bool is_note = is_substituted && strncmp(name, "/__KMP_REGISTERED_LIB_", 22) == 0, is_new = flags & O_CREAT;
     if (is_note && is_nameless && !is_new)
         return NO_FILE;
     int fd = is_note && is_new ? (int)syscall(SYS_memfd_create, name + 1, 1u /* MFD_CLOEXEC */) : -1;

@@ -14,7 +14,7 @@
 /* How one connection ended. */
 enum end { END_GRANTED, END_REFUSED, END_UNMANAGED, END_LOST, END_SILENT, END_CLOSED };
 
-/* Return when that many seconds from now are over, or the deadline (0: none) if that is earlier. */
+/* Return the time that many seconds from now, or the deadline (0: none) if that is earlier. */
 static uint64_t soon(uint64_t seconds, uint64_t deadline_ns)
 {
     uint64_t end = dromi_now_ns() + seconds * SECOND;
@@ -33,11 +33,11 @@ static int seconds_until(uint64_t end_ns)
     return now < end_ns ? (int)((end_ns - now + SECOND - 1) / SECOND) : 1;
 }
 
-static enum end listen_to(int door, struct answer *answer, uint64_t deadline_ns, bool *waiting, int *error)
+static enum end receive_replies(int connection, struct answer *answer, uint64_t deadline_ns, bool *waiting, int *error)
 {
     for (;;) {
-        /* The first answer comes at once; a grant may take as long as the jobs before us. */
-        int rc = dromi_receive(door, answer, *waiting ? deadline_ns : soon(DROMI_ANSWER_SECONDS, deadline_ns));
+        /* The first reply comes at once; a grant may take as long as earlier jobs run. */
+        int rc = dromi_receive(connection, answer, *waiting ? deadline_ns : soon(DROMI_ANSWER_SECONDS, deadline_ns));
         dromi_close_answer(answer);
         *error = -rc;
         if (rc == -ETIMEDOUT || rc == -EPROTO)
@@ -50,21 +50,21 @@ static enum end listen_to(int door, struct answer *answer, uint64_t deadline_ns,
             return END_REFUSED;
         if (answer->reply.status == DROM_STATUS_UNMANAGED)
             return END_UNMANAGED;
-        dromi_say("waiting: %s", answer->reply.text);
+        dromi_print("waiting: %s", answer->reply.text);
         *waiting = true;
     }
 }
 
-static enum end knock(const char *path, const struct drom_request_message *request, struct answer *answer, uint64_t deadline_ns,
-                      int *error)
+static enum end send_request(const char *path, const struct drom_request_message *request, struct answer *answer, uint64_t deadline_ns,
+                             int *error)
 {
     bool waiting = false;
-    int door = dromi_connect(path, seconds_until(soon(DROMI_ANSWER_SECONDS, deadline_ns)));
-    *error = door < 0 ? -door : -dromi_send(door, request);
-    if (door < 0)
+    int connection = dromi_connect(path, seconds_until(soon(DROMI_ANSWER_SECONDS, deadline_ns)));
+    *error = connection < 0 ? -connection : -dromi_send(connection, request);
+    if (connection < 0)
         return END_CLOSED;
-    enum end end = *error == 0 ? listen_to(door, answer, deadline_ns, &waiting, error) : END_LOST;
-    close(door);
+    enum end end = *error == 0 ? receive_replies(connection, answer, deadline_ns, &waiting, error) : END_LOST;
+    close(connection);
     return end;
 }
 
@@ -74,7 +74,8 @@ static void pause_a_moment(void)
     nanosleep(&moment, NULL);
 }
 
-/* Whether an agent was there a moment ago and has not said goodbye: it is being replaced, or has died and comes again. */
+/* Return whether an agent has written a heartbeat recently and not retired its registry: it is being restarted, or has died and
+ * may be started again. */
 static bool is_being_restarted(const char *dir)
 {
     char path[PATH_MAX];
@@ -90,15 +91,15 @@ static bool is_being_restarted(const char *dir)
            dromi_now_ns() - header.heartbeat_ns < RECONNECT_SECONDS * SECOND;
 }
 
-/* A second knock of one pid is the same knock: after an agent dies we ask its successor. */
-enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait,
+/* The agent takes a second request of a pid for the same registration, so after an agent's death the request is sent again. */
+enum verdict request_cpus(const char *dir, const struct drom_request_message *request, struct answer *answer, bool wait,
                           uint64_t deadline_ns, int *error)
 {
     char path[PATH_MAX];
     uint64_t reconnect_ns = 0;
-    *error = -dromi_door_path(path, sizeof path, dir);
+    *error = -dromi_registration_path(path, sizeof path, dir);
     while (*error != ENAMETOOLONG) {
-        enum end end = knock(path, request, answer, deadline_ns, error);
+        enum end end = send_request(path, request, answer, deadline_ns, error);
         if (end == END_GRANTED)
             return VERDICT_GRANTED;
         if (end == END_REFUSED)
@@ -107,7 +108,7 @@ enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *re
             return VERDICT_UNMANAGED;
         bool absent = *error == ENOENT || *error == ECONNREFUSED;
         if (!wait && absent && reconnect_ns == 0 && is_being_restarted(dir)) {
-            dromi_say("waiting: the agent in %s is being restarted.", dir);
+            dromi_print("waiting: the agent in %s is being restarted.", dir);
             reconnect_ns = soon(RECONNECT_SECONDS, 0);
         }
         if (is_over(deadline_ns))
@@ -115,7 +116,7 @@ enum verdict ask_for_cpus(const char *dir, const struct drom_request_message *re
         if (!wait && (end == END_SILENT || (end == END_CLOSED && (!absent || reconnect_ns == 0))))
             return VERDICT_NO_AGENT;
         if (wait && reconnect_ns == 0 && *error != ENAMETOOLONG)
-            dromi_explain(*error, dir, "waiting: ", " (", ")");
+            dromi_report_no_agent(*error, dir, "waiting: ", " (", ")");
         if (end == END_LOST || reconnect_ns == 0)
             reconnect_ns = soon(RECONNECT_SECONDS, 0);
         if (!wait && is_over(reconnect_ns))

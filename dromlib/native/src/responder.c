@@ -13,8 +13,8 @@
 
 #include "internal.h"
 
-/* 0 or -errno; -EPROTO where it is no file. */
-static int look_at(int fd, struct stat *about)
+/* Get the status of a regular file. Return 0 or -errno; -EPROTO if it is none. */
+static int stat_regular(int fd, struct stat *about)
 {
     if (fd >= 0 && dromi_stat(fd, NULL, about) < 0)
         return -errno;
@@ -40,8 +40,8 @@ static bool good_header(const struct drom_header *header, uint64_t file_size, ui
 static int map_registry(struct handle *h, int fd, uint32_t slot)
 {
     struct stat about;
-    int rc = look_at(fd, &about);
-    /* A file shorter than its mapping would be a SIGBUS. */
+    int rc = stat_regular(fd, &about);
+    /* Access beyond the end of a file that is shorter than its mapping raises SIGBUS. */
     if (rc < 0 || about.st_size < DROM_HEADER_SIZE)
         return rc < 0 ? rc : -EPROTO;
     h->registry_size = (size_t)about.st_size;
@@ -60,7 +60,7 @@ static int map_registry(struct handle *h, int fd, uint32_t slot)
 static int map_mailbox(struct handle *h, int fd)
 {
     struct stat about;
-    int rc = look_at(fd, &about);
+    int rc = stat_regular(fd, &about);
     if (rc < 0 || about.st_size != DROM_MAILBOX_SIZE)
         return rc < 0 ? rc : -EPROTO;
     h->mailbox_device = about.st_dev;
@@ -72,24 +72,24 @@ static int map_mailbox(struct handle *h, int fd)
     return good ? 0 : -EPROTO;
 }
 
-/* The connection on which the agent will answer, or -errno. */
-static int knock(const struct drom_request_message *request, const char *dir)
+/* Send a request to the registration socket in `dir`. Return the connection on which the agent will reply, or -errno. */
+static int send_request(const struct drom_request_message *request, const char *dir)
 {
     char path[128]; /* more than the address of a socket has room for */
-    int rc = dromi_door_path(path, sizeof path, dir);
-    int door = rc == 0 ? dromi_connect(path, DROMI_ANSWER_SECONDS) : rc;
-    if (door == -EMFILE && access(path, F_OK) < 0)
-        return -ENOENT; /* there is no agent to be told of */
-    if (door < 0)
-        return door;
-    rc = dromi_send(door, request);
+    int rc = dromi_registration_path(path, sizeof path, dir);
+    int connection = rc == 0 ? dromi_connect(path, DROMI_ANSWER_SECONDS) : rc;
+    if (connection == -EMFILE && access(path, F_OK) < 0)
+        return -ENOENT; /* no agent to report about */
+    if (connection < 0)
+        return connection;
+    rc = dromi_send(connection, request);
     if (rc == 0)
-        return door;
-    close(door);
+        return connection;
+    close(connection);
     return rc;
 }
 
-/* Kept, because the slot may be another task's by the time it is needed. */
+/* Copy the affinity to restore, because the slot may belong to another task when it is needed. */
 static void keep_restore(struct handle *h)
 {
     dromi_copy_mask(h->slot, DROM_MASK_RESTORE, h->mask_words, h->restore);
@@ -97,7 +97,7 @@ static void keep_restore(struct handle *h)
         memset(h->restore, 0, sizeof h->restore);
 }
 
-static int take_place(struct handle *h, struct answer *answer)
+static int accept_reply(struct handle *h, struct answer *answer)
 {
     const struct drom_reply_message *reply = &answer->reply;
     bool follower = reply->status == DROM_STATUS_FOLLOWER;
@@ -115,7 +115,7 @@ static int take_place(struct handle *h, struct answer *answer)
     }
     h->mode = follower ? DROM_FOLLOWER : DROM_RESPONDER;
     h->slot_index = reply->slot;
-    h->head.seen = 0; /* the first grant is taken like any other: threads were launched at the maximum */
+    h->head.seen = 0; /* the first grant is taken like any other: the program started its maximum of threads */
     h->head.epoch = &h->slot->epoch;
     keep_restore(h);
     return 0;
@@ -124,7 +124,7 @@ static int take_place(struct handle *h, struct answer *answer)
 bool dromi_has_mailbox(const struct handle *h)
 {
     struct stat about;
-    return look_at(h->mailbox_fd, &about) == 0 && about.st_dev == h->mailbox_device && about.st_ino == h->mailbox_inode;
+    return stat_regular(h->mailbox_fd, &about) == 0 && about.st_dev == h->mailbox_device && about.st_ino == h->mailbox_inode;
 }
 
 int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, size_t size)
@@ -133,7 +133,7 @@ int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, s
     ssize_t put;
     if (!dromi_has_mailbox(h))
         return -EBADF;
-    /* A write beyond its limit of file sizes would end the program. The agent also hears of space that is asked for again. */
+    /* A write beyond RLIMIT_FSIZE would kill the program. fallocate() notifies the agent of a change in the file as well. */
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < DROM_MAILBOX_SIZE) {
         memcpy((char *)h->mailbox + offset, bytes, size);
         return fallocate(h->mailbox_fd, FALLOC_FL_KEEP_SIZE, 0, DROM_MAILBOX_SIZE) < 0 ? -errno : 0;
@@ -143,7 +143,7 @@ int dromi_write_mail(const struct handle *h, size_t offset, const void *bytes, s
     return put < 0 ? -errno : 0;
 }
 
-static void report(const struct handle *h, size_t offset, const void *bytes, size_t size)
+static void write_if_changed(const struct handle *h, size_t offset, const void *bytes, size_t size)
 {
     if (memcmp((const char *)h->mailbox + offset, bytes, size) == 0)
         return;
@@ -152,19 +152,19 @@ static void report(const struct handle *h, size_t offset, const void *bytes, siz
         dromi_log("unsaid", "task=%d error=%d", h->task_pid, -rc);
 }
 
-void dromi_write_wanted(const struct handle *h, const uint32_t wanted[2], const uint32_t tasks[2])
+void dromi_write_demand(const struct handle *h, const uint32_t wanted[2], const uint32_t tasks[2])
 {
-    report(h, offsetof(struct drom_mailbox, wanted_min), wanted, 2 * sizeof *wanted);
-    report(h, offsetof(struct drom_mailbox, min_tasks), tasks, 2 * sizeof *tasks);
+    write_if_changed(h, offsetof(struct drom_mailbox, wanted_min), wanted, 2 * sizeof *wanted);
+    write_if_changed(h, offsetof(struct drom_mailbox, min_tasks), tasks, 2 * sizeof *tasks);
 }
 
-/* Where no agent is, or one that refuses or leaves the program alone, there is nothing to tell. */
-static void complain(int error, const char *dir)
+/* Print why the program runs unmanaged. Print nothing if there is no agent, or if it refused or does not manage the program. */
+static void warn_if_unusable(int error, const char *dir)
 {
-    static const int told[] = {ETIMEDOUT, EAGAIN, EPROTO, EMFILE, ENAMETOOLONG, DROMI_UNSAFE, DROMI_STRANGER};
-    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
-        if (error == -told[i])
-            dromi_explain(told[i], dir, "", ", so this program runs unmanaged: ", ".");
+    static const int reported[] = {ETIMEDOUT, EAGAIN, EPROTO, EMFILE, ENAMETOOLONG, DROMI_UNSAFE, DROMI_OTHER_USER};
+    for (size_t i = 0; i < sizeof reported / sizeof *reported; i++)
+        if (error == -reported[i])
+            dromi_report_no_agent(reported[i], dir, "", ", so this program runs unmanaged: ", ".");
 }
 
 void dromi_make_absolute(char dir[PATH_MAX])
@@ -183,27 +183,27 @@ void dromi_make_absolute(char dir[PATH_MAX])
     free(made);
 }
 
-/* Knock, and take the place that the agent gives. If that fails, a second message gives it back. */
-static int knock_and_enter(struct handle *h, struct answer *answer)
+/* Send a registration and map what the agent's reply contains. If that fails, a second message withdraws the registration. */
+static int register_with_agent(struct handle *h, struct answer *answer)
 {
     struct drom_request_message request;
     dromi_request(&request, DROM_KNOCK_ATTACH);
-    int door = knock(&request, h->directory);
-    if (door < 0)
-        return door;
-    int rc = dromi_receive(door, answer, dromi_now_ns() + DROMI_ANSWER_SECONDS * UINT64_C(1000000000));
+    int connection = send_request(&request, h->directory);
+    if (connection < 0)
+        return connection;
+    int rc = dromi_receive(connection, answer, dromi_now_ns() + DROMI_ANSWER_SECONDS * UINT64_C(1000000000));
     h->task_pid = answer->reply.pid;
     h->task_start = answer->reply.start_time;
     if (rc == 0)
-        rc = take_place(h, answer);
+        rc = accept_reply(h, answer);
     if (rc < 0 && !dromi_is_shared(h))
-        dromi_send(door, &request);
-    close(door);
+        dromi_send(connection, &request);
+    close(connection);
     return rc;
 }
 
-/* In any thread of the program: its stack may be the smallest that there is, so that paths and masks have no room there. */
-int dromi_sit(struct handle *h)
+/* Runs in any thread of the program, whose stack may be the smallest possible: paths and masks are not put there. */
+int dromi_register(struct handle *h)
 {
     struct answer *answer = malloc(sizeof *answer);
     if (!answer)
@@ -211,26 +211,26 @@ int dromi_sit(struct handle *h)
     answer->registry_fd = answer->mailbox_fd = -1;
     int rc = dromi_runtime_dir(h->directory, sizeof h->directory);
     if (rc == 0)
-        rc = knock_and_enter(h, answer);
+        rc = register_with_agent(h, answer);
     if (rc == 0) {
         dromi_make_absolute(h->directory);
         dromi_log("attached", "task=%d slot=%u mode=%s", h->task_pid, answer->reply.slot,
                   h->mode == DROM_FOLLOWER ? "follower" : "responder");
     } else {
         dromi_log("unmanaged", "error=%d", -rc);
-        complain(rc, h->directory);
+        warn_if_unusable(rc, h->directory);
     }
     dromi_close_answer(answer);
     free(answer);
     if (rc < 0) {
         h->directory[0] = '\0';
-        dromi_leave(h);
+        dromi_release(h);
     }
     return rc;
 }
 
-/* A page of zeros takes the place of what others may still look at: the kernel does that between two of their loads. Thread
- * sanitizers see a write there, and know this function by its name (tests/native/thread-sanitizer.supp). */
+/* Replace memory that other threads may still read by zeros, in one system call, so that each of their loads gets an old word or
+ * a zero. Thread sanitizers report a write here; tests/native/thread-sanitizer.supp names this function. */
 static void cover(const struct handle *h, void *at, size_t size)
 {
     if (mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
@@ -245,13 +245,13 @@ static void unmap(const struct handle *h, void *at, size_t size)
         munmap(at, size);
 }
 
-void dromi_leave(struct handle *h)
+void dromi_release(struct handle *h)
 {
     h->mode = DROM_UNMANAGED;
     h->still = h->head.seen;
     h->head.epoch = &h->still;
     h->head.polls = &h->own_polls;
-    if (dromi_has_mailbox(h)) /* while it is mapped no other file has its number */
+    if (dromi_has_mailbox(h)) /* no other file gets its inode number while it is mapped */
         close(h->mailbox_fd);
     if (h->registry)
         unmap(h, h->registry, h->registry_size);

@@ -42,7 +42,7 @@ static int fits(int written, size_t size)
     return written < 0 || (size_t)written >= size ? -ENAMETOOLONG : 0;
 }
 
-/* Anybody may make a directory of a name that nobody has given. Only one counts in which nobody but us and root can put a door. */
+/* Any user may create the default directories. Accept one only if no user but this one and root can create a socket in it. */
 static int check_directory(const char *dir)
 {
     struct stat about;
@@ -64,12 +64,12 @@ int dromi_runtime_dir(char *dir, size_t size)
     return rc < 0 ? rc : check_directory(dir);
 }
 
-int dromi_door_path(char *path, size_t size, const char *dir)
+int dromi_registration_path(char *path, size_t size, const char *dir)
 {
     return fits(snprintf(path, size, "%s/door", dir), size);
 }
 
-/* A descriptor must not pose as standard output in a program that started with it closed. */
+/* Move a descriptor above 2, so that it is not used as a standard stream by a program that was started with that closed. */
 int dromi_above_stdio(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO)
@@ -95,7 +95,7 @@ void dromi_request(struct drom_request_message *request, uint32_t kind)
     }
 }
 
-/* The numbers in a file of the kernel, at most `most`. */
+/* Read up to `most` numbers from a file of the kernel. Return how many. */
 static size_t read_numbers(const char *path, uint64_t *numbers, size_t most)
 {
     char text[1024];
@@ -110,7 +110,8 @@ static size_t read_numbers(const char *path, uint64_t *numbers, size_t most)
     return count;
 }
 
-/* A user namespace shows all users that it does not know, such as root outside of it, as this one. */
+/* Return whether `uid` is the overflow user ID, as which a user namespace shows all users that are not mapped into it, such as
+ * root outside of it. */
 static bool is_unknown(uid_t uid)
 {
     uint64_t overflow, map[3 * 32];
@@ -123,18 +124,18 @@ static bool is_unknown(uid_t uid)
     return count > 0;
 }
 
-/* Whoever listens could give us any mask, and any file as a registry. */
-static int check_listener(int door)
+/* Accept only root and this user as the listening process, which could send any mask, and any file as a registry. */
+static int check_listener(int connection)
 {
     struct ucred listener;
     socklen_t size = sizeof listener;
-    if (getsockopt(door, SOL_SOCKET, SO_PEERCRED, &listener, &size) < 0)
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &listener, &size) < 0)
         return -errno;
-    return listener.uid == 0 || listener.uid == geteuid() || is_unknown(listener.uid) ? 0 : -DROMI_STRANGER;
+    return listener.uid == 0 || listener.uid == geteuid() || is_unknown(listener.uid) ? 0 : -DROMI_OTHER_USER;
 }
 
-/* Signals interrupt a call with a time limit even where their handlers restart calls: each next call gets what is left. */
-static int connect_until(int door, const struct sockaddr_un *address, uint64_t deadline_ns)
+/* Signals interrupt a call with a time limit even if SA_RESTART is set, so each retry gets the remaining time. */
+static int connect_until(int connection, const struct sockaddr_un *address, uint64_t deadline_ns)
 {
     for (;;) {
         uint64_t now = dromi_now_ns();
@@ -142,48 +143,48 @@ static int connect_until(int door, const struct sockaddr_un *address, uint64_t d
             return -ETIMEDOUT;
         uint64_t left_us = (deadline_ns - now) / 1000 + 1; /* 0 would be no limit */
         struct timeval limit = {.tv_sec = (time_t)(left_us / 1000000), .tv_usec = (suseconds_t)(left_us % 1000000)};
-        setsockopt(door, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-        if (connect(door, (const struct sockaddr *)address, sizeof *address) == 0)
+        setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (connect(connection, (const struct sockaddr *)address, sizeof *address) == 0)
             return 0;
         if (errno != EINTR)
             return -errno;
     }
 }
 
-/* `seconds` bounds connecting, and sending: an agent that hangs leaves its queue full. */
+/* `seconds` limits connecting and sending: if the agent hangs, its queue is full. */
 int dromi_connect(const char *path, int seconds)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof address.sun_path)
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, strlen(path) + 1);
-    int door = dromi_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (door < 0)
+    int connection = dromi_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (connection < 0)
         return -errno;
-    int rc = connect_until(door, &address, dromi_now_ns() + (uint64_t)seconds * 1000000000u);
+    int rc = connect_until(connection, &address, dromi_now_ns() + (uint64_t)seconds * 1000000000u);
     if (rc == 0)
-        rc = check_listener(door);
+        rc = check_listener(connection);
     if (rc == 0)
-        return door;
-    close(door);
+        return connection;
+    close(connection);
     return rc;
 }
 
-int dromi_send(int door, const struct drom_request_message *request)
+int dromi_send(int connection, const struct drom_request_message *request)
 {
     ssize_t sent;
-    while ((sent = send(door, request, sizeof *request, MSG_NOSIGNAL)) < 0 && errno == EINTR)
+    while ((sent = send(connection, request, sizeof *request, MSG_NOSIGNAL)) < 0 && errno == EINTR)
         ;
     return sent < 0 ? -errno : 0;
 }
 
-static int await(int door, uint64_t deadline_ns)
+static int wait_readable(int connection, uint64_t deadline_ns)
 {
     for (;;) {
         uint64_t now = dromi_now_ns();
         if (deadline_ns && now >= deadline_ns)
             return -ETIMEDOUT;
-        struct pollfd ready = {.fd = door, .events = POLLIN};
+        struct pollfd ready = {.fd = connection, .events = POLLIN};
         int rc = poll(&ready, 1, deadline_ns ? (int)((deadline_ns - now) / 1000000) + 1 : -1);
         if (rc > 0)
             return 0;
@@ -192,19 +193,19 @@ static int await(int door, uint64_t deadline_ns)
     }
 }
 
-enum { DESCRIPTORS_MOST = 4 }; /* that are taken: more than an answer has */
+enum { DESCRIPTORS_MOST = 4 }; /* received at most: more than a reply has */
 
-/* -EMFILE where the program may not have as many files open as were sent. */
+/* Store the reply's descriptors. Return -EMFILE if the program may not open as many files as were sent. */
 static int keep_descriptors(struct msghdr *message, struct answer *answer)
 {
     int *places[] = {&answer->registry_fd, &answer->mailbox_fd};
-    size_t kept = 0, came = 0;
+    size_t kept = 0, received = 0;
     bool lost = false;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
         size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        came += count;
+        received += count;
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
@@ -214,10 +215,10 @@ static int keep_descriptors(struct msghdr *message, struct answer *answer)
                 close(fd);
         }
     }
-    return lost || (message->msg_flags & MSG_CTRUNC && came < DESCRIPTORS_MOST) ? -EMFILE : 0;
+    return lost || (message->msg_flags & MSG_CTRUNC && received < DESCRIPTORS_MOST) ? -EMFILE : 0;
 }
 
-static int check(const struct answer *answer, ssize_t got)
+static int check_reply(const struct answer *answer, ssize_t got)
 {
     const struct drom_reply_message *reply = &answer->reply;
     if (got < (ssize_t)sizeof *reply || reply->magic != DROM_DOOR_MAGIC || reply->protocol != DROM_PROTOCOL_VERSION)
@@ -226,7 +227,7 @@ static int check(const struct answer *answer, ssize_t got)
     return reply->mask_bits > DROM_MAX_MASK_BITS || (size_t)got < sizeof *reply + mask_bytes ? -EPROTO : 0;
 }
 
-int dromi_receive(int door, struct answer *answer, uint64_t deadline_ns)
+int dromi_receive(int connection, struct answer *answer, uint64_t deadline_ns)
 {
     union {
         struct cmsghdr align;
@@ -236,16 +237,16 @@ int dromi_receive(int door, struct answer *answer, uint64_t deadline_ns)
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
     memset(answer, 0, sizeof *answer);
     answer->registry_fd = answer->mailbox_fd = -1;
-    int rc = await(door, deadline_ns);
+    int rc = wait_readable(connection, deadline_ns);
     if (rc < 0)
         return rc;
     ssize_t got;
-    while ((got = recvmsg(door, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+    while ((got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
         ;
     if (got < 0)
         return -errno;
     int kept = keep_descriptors(&message, answer);
-    rc = got == 0 ? -ECONNRESET : check(answer, got);
+    rc = got == 0 ? -ECONNRESET : check_reply(answer, got);
     if (rc == 0)
         rc = kept;
     if (rc < 0)

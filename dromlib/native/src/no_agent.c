@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why there is no agent for a program, and what its user can do. */
+/* The message that tells users why a program has no agent, and what they can do. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,18 +16,18 @@
 #define START "start one with: drom agent --runtime-dir %s"
 #define CANNOT_START "you cannot start one there: ask an administrator to, or name the directory of your own agent with DROM_RUNTIME_DIR"
 
-/* Each names the runtime directory at most once; remedies as a word of a shell. */
+/* Each text contains the runtime directory at most once; in remedies it is quoted for a shell. */
 static const struct reason {
     int error;
     const char *what;
     const char *remedy;
 } REASONS[] = {
-    {0, "the agent in %s cannot be asked", "see `drom doctor`"}, /* anything else */
+    {0, "the agent in %s cannot be reached", "see `drom doctor`"}, /* any other error */
     {ENOENT, "no agent answers in %s", START},
     {ECONNREFUSED, "no agent answers in %s", START},
     {ECONNRESET, "the agent in %s has ended", START},
     {DROMI_UNSAFE, "%s is not a directory that only you or root may write", "name your agent's with DROM_RUNTIME_DIR"},
-    {DROMI_STRANGER, "the agent in %s belongs to another user than you or root", "name your agent's directory with DROM_RUNTIME_DIR"},
+    {DROMI_OTHER_USER, "the agent in %s belongs to another user than you or root", "name your agent's directory with DROM_RUNTIME_DIR"},
     {EACCES, "you may not enter %s", "name the directory of an agent that you may use with DROM_RUNTIME_DIR"},
     {ENOTDIR, "%s is not a directory", "name that of an agent with DROM_RUNTIME_DIR"},
     {ELOOP, "%s is a link to itself", "name the directory of an agent with DROM_RUNTIME_DIR"},
@@ -39,7 +39,7 @@ static const struct reason {
     {ENFILE, "this machine has no free file descriptor for the agent in %s", "raise its limit (sysctl fs.file-max)"},
 };
 
-/* Whether this user may make `dir`, or files in it. */
+/* Return whether this user may create `dir`, or files in it. */
 static bool may_write(const char *dir)
 {
     char *path = strdup(dir);
@@ -55,7 +55,7 @@ static bool may_write(const char *dir)
     return may;
 }
 
-/* As one word of a shell; NULL without memory. */
+/* Quote a text as one word of a shell. NULL: no memory. */
 static char *quoted(const char *text)
 {
     static const char PLAIN[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
@@ -76,7 +76,7 @@ static char *quoted(const char *text)
     return word;
 }
 
-void dromi_explain(int error, const char *dir, const char *before, const char *between, const char *end)
+void dromi_report_no_agent(int error, const char *dir, const char *before, const char *between, const char *end)
 {
     char *what, *remedy, *word = quoted(dir);
     const struct reason *reason = REASONS;
@@ -84,12 +84,12 @@ void dromi_explain(int error, const char *dir, const char *before, const char *b
         if (REASONS[i].error == error)
             reason = &REASONS[i];
     if (error == ENAMETOOLONG) {
-        dromi_say("%sthe path %s is longer than the %zu bytes that the sockets of an agent allow%sstart one with a shorter "
-                  "--runtime-dir, and name that with DROM_RUNTIME_DIR%s", before, dir, LONGEST, between, end);
+        dromi_print("%sthe path %s is longer than the %zu bytes that the sockets of an agent allow%sstart one with a shorter "
+                    "--runtime-dir, and name that with DROM_RUNTIME_DIR%s", before, dir, LONGEST, between, end);
     } else if (word && asprintf(&what, reason->what, dir) >= 0) {
         const char *advice = strcmp(reason->remedy, START) == 0 && !may_write(dir) ? CANNOT_START : reason->remedy;
         if (asprintf(&remedy, advice, word) >= 0) {
-            dromi_say("%s%s%s%s%s", before, what, between, remedy, end);
+            dromi_print("%s%s%s%s%s", before, what, between, remedy, end);
             free(remedy);
         }
         free(what);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls by which a program asks for its number of threads or of CPUs, or sets the former, from C and from Fortran. */
+/* Wrappers of the OpenMP API calls that return the number of threads or of CPUs, or set the former, for C and Fortran. */
 #include "hooks.h"
 #include "openmp.h"
 
 #define HERE __builtin_return_address(0)
 
-/* Their versions in GNU's runtime, which LLVM's has beside its own, VERSION. */
+/* Their versions in GNU's runtime; LLVM's has these and its own, VERSION. */
 #define CALLS(CALL)                                                                                                          \
     CALL(omp_get_max_threads, OMP_1.0) CALL(omp_get_max_threads_, OMP_1.0) CALL(omp_get_num_threads, OMP_1.0)                \
     CALL(omp_get_num_threads_, OMP_1.0) CALL(omp_get_team_size, OMP_3.0) CALL(omp_get_team_size_, OMP_3.0)                   \
@@ -37,61 +37,61 @@ const size_t call_front_count = sizeof call_fronts / sizeof *call_fronts;
 PUBLIC int omp_get_max_threads(void)
 {
     at_point();
-    return tell_max_threads(site_at(HERE));
+    return query_max_threads(site_at(HERE));
 }
 
 PUBLIC int omp_get_max_threads_(void)
 {
     at_point();
-    return tell_max_threads(site_at(HERE));
+    return query_max_threads(site_at(HERE));
 }
 
 PUBLIC int omp_get_num_threads(void)
 {
-    return tell_num_threads(site_at(HERE));
+    return query_num_threads(site_at(HERE));
 }
 
 PUBLIC int omp_get_num_threads_(void)
 {
-    return tell_num_threads(site_at(HERE));
+    return query_num_threads(site_at(HERE));
 }
 
 PUBLIC int omp_get_team_size(int level)
 {
-    return tell_team_size(site_at(HERE), level);
+    return query_team_size(site_at(HERE), level);
 }
 
 PUBLIC int omp_get_team_size_(const int32_t *level)
 {
-    return tell_team_size(site_at(HERE), *level);
+    return query_team_size(site_at(HERE), *level);
 }
 
 PUBLIC int omp_get_team_size_8_(const int64_t *level)
 {
-    return tell_team_size(site_at(HERE), *level > INT_MAX ? INT_MAX : (int)*level);
+    return query_team_size(site_at(HERE), *level > INT_MAX ? INT_MAX : (int)*level);
 }
 
 PUBLIC int omp_get_num_procs(void)
 {
-    return tell_num_procs(site_at(HERE));
+    return query_num_procs(site_at(HERE));
 }
 
 PUBLIC int omp_get_num_procs_(void)
 {
-    return tell_num_procs(site_at(HERE));
+    return query_num_procs(site_at(HERE));
 }
 
 PUBLIC void omp_set_num_threads(int count)
 {
-    obey_num_threads(site_at(HERE), count);
+    set_num_threads(site_at(HERE), count);
 }
 
 PUBLIC void omp_set_num_threads_(const int32_t *count)
 {
-    obey_num_threads(site_at(HERE), *count);
+    set_num_threads(site_at(HERE), *count);
 }
 
 PUBLIC void omp_set_num_threads_8_(const int64_t *count)
 {
-    obey_num_threads(site_at(HERE), *count > INT_MAX ? INT_MAX : (int)*count);
+    set_num_threads(site_at(HERE), *count > INT_MAX ? INT_MAX : (int)*count);
 }
