@@ -100,7 +100,7 @@ class Registry:
         """Return the address of a slot in this process."""
         return native.address(self.view, self.base(slot))
 
-    def seat(self, slot: int, pid: int, start: int) -> None:
+    def assign(self, slot: int, pid: int, start: int) -> None:
         """Give a slot to a task."""
         SLOT.write(self.view, self.base(slot), pid=pid, start_time=start, in_use=1)
 
@@ -316,7 +316,7 @@ class FakeAgent:
             peer.send(layout.pack_reply("unmanaged", text="A fake agent launches nothing: start the program itself."))
             return
         who = (pid, start_time(pid))
-        first = self._sit(who)
+        first = self._make_responder(who)
         with contextlib.ExitStack() as stack:
             fds = [stack.enter_context(self._registry.path.open("rb")).fileno()]
             if first:
@@ -325,21 +325,21 @@ class FakeAgent:
             task = self._registry.tenant(self.SLOT)
             socket.send_fds(peer, [layout.pack_reply(status, mask_bits=self.MASK_BITS, task=task)], fds)
 
-    def _sit(self, who: tuple[int, int]) -> bool:
+    def _make_responder(self, who: tuple[int, int]) -> bool:
         """Make a process the responder unless there is another; return whether it is. The first of all is the task."""
-        if self._responder != who and not self._seat_is_free():
+        if self._responder != who and not self._has_no_responder():
             return False
         if not self._registry.tenant(self.SLOT)[0]:
-            self._registry.seat(self.SLOT, *who)
-        if self._seat_is_free():
+            self._registry.assign(self.SLOT, *who)
+        if self._has_no_responder():
             self._registry.clear(self.SLOT)
         self._responder = who
         return True
 
     def _has_left(self) -> bool:
-        return self._responder[0] > 0 and self._seat_is_free()
+        return self._responder[0] > 0 and self._has_no_responder()
 
-    def _seat_is_free(self) -> bool:
+    def _has_no_responder(self) -> bool:
         pid, start = self._responder
         return not pid or self.applied == layout.EPOCH_RETIRED or has_ended(pid, start)
 

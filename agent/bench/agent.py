@@ -109,8 +109,8 @@ class Agent:
     def _has_applied(self, slot: int) -> bool:
         epoch = self.read(slot, "epoch")
         masks = {self._mask(slot, name) for name in (f"grant{epoch % 2}", "applied", "held", "target")}
-        seated = self.read(slot, "responder_pid") == self.read(slot, "pid")
-        return seated and self.read(slot, "applied_epoch") == epoch and len(masks) == 1 and masks != {0}
+        responds = self.read(slot, "responder_pid") == self.read(slot, "pid")
+        return responds and self.read(slot, "applied_epoch") == epoch and len(masks) == 1 and masks != {0}
 
     def _mask(self, slot: int, name: str) -> int:
         bits = HEADER.read(self._memory, "mask_bits")

@@ -157,7 +157,7 @@ class Bench:
             steady.running([*self._managed, *command], self._environment) as managed,
         ):
             alone.stop()
-            bench_agent.await_condition(lambda: self._agent.has_settled(managed.pid), "the program is seated")
+            bench_agent.await_condition(lambda: self._agent.has_settled(managed.pid), "the program is registered")
             managed.stop()
             yield alone, managed
         bench_agent.await_condition(self._agent.is_idle, "the agent has noticed the end of a program")

@@ -107,9 +107,9 @@ class FakeAgent:
         except TimeoutError:
             raise ControlError("a program of the benchmark has not looked for its agent: run it again.") from None
         with connection:
-            return self._seat(connection)
+            return self._register(connection)
 
-    def _seat(self, connection: socket.socket) -> Task:
+    def _register(self, connection: socket.socket) -> Task:
         peer = proc.peer_identity(connection)
         if peer is None or not connection.recv(layout.REQUEST.size):
             raise ControlError("the polling program of the benchmark has gone: run it again.")

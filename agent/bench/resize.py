@@ -137,7 +137,7 @@ def _trace(program: Program, masks: Sequence[int], cycles: int) -> list[Step]:
         path = Path(folder) / "steps"
         with agent.launch(*program.command, path) as process:
             pid = process.pid
-            bench_agent.await_condition(lambda: agent.has_settled(pid), f"{program.name} is seated")
+            bench_agent.await_condition(lambda: agent.has_settled(pid), f"{program.name} is registered")
             for mask in [masks[-1], *(list(masks) * cycles)]:
                 before = _points(agent)
                 client.order(agent.folder, "set", job=str(pid), cpus=format_cpulist(mask))

@@ -85,7 +85,7 @@ def ordered(agent: Agent, launcher: Sequence[str], cpus: Sequence[int], environm
     env = {**environment, "OMP_NUM_THREADS": str(len(cpus))}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
-            bench_agent.await_condition(lambda: agent.has_settled(process.pid), "the program is seated")
+            bench_agent.await_condition(lambda: agent.has_settled(process.pid), "the program is registered")
             turn = 0
             while _makes_regions(agent, process):
                 _set(agent, wide if turn % 2 else narrow)

@@ -243,7 +243,7 @@ def _await_end(process: subprocess.Popen[bytes], limit: Limit, must_stop: Callab
 
 
 def _kill_orphans(session: int) -> None:
-    """Kill the stopped processes of CRIU in a session whose parent has ended: they belong to a parent outside."""
+    """Kill the stopped processes of CRIU in a session that are orphans: their parent is outside of the session."""
     for pid, stat in proc.scan().items():
         if stat.state == "T" and _is_in(pid, session) and not _is_in(stat.ppid, session) and _is_criu(pid):
             _kill(pid, stat)

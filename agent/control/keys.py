@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECRET, PUBLIC, PEERS = "identity.secret", "identity.key", "peers"
-OURSELVES = "ourselves"
+OWN_KEY = "ourselves"
 """The name of a peer with our own keys."""
 _DOMAIN = "drom"
 _LARGEST = 4096
@@ -61,7 +61,7 @@ class Keys:
         for path in _peer_files(self.folder):
             with suppress(KeysError):
                 found[_read(path)[0]] = path.stem
-        return found | {self.public: OURSELVES}
+        return found | {self.public: OWN_KEY}
 
     def key_of(self, name: str) -> bytes:
         """Return the public key of the peer `name`, ours if it has none of its own. Raises `KeysError`."""
@@ -117,7 +117,7 @@ def one_time(secret: bytes = b"") -> Keys:
 
 def trust(keys: Keys, certificate: Path, name: str) -> Path:
     """Trust the owner of a public key as the peer `name`; return the new file. Raises `KeysError`."""
-    if not _NAME.fullmatch(name) or name == OURSELVES:
+    if not _NAME.fullmatch(name) or name == OWN_KEY:
         raise KeysError(f"{name[:64]!r} cannot name a peer: use letters, digits and . _ - @, as in a host's name.")
     public, _ = _read(certificate, None)
     path = keys.folder / PEERS / f"{name}.key"

@@ -3,7 +3,7 @@
 
 ZeroMQ accepts all connections until descriptors run out, and then aborts the process. Its monitor reports connections
 by descriptor, and ZeroMQ waits while some thousand of these events are unread: no peer is fast enough to use up the
-descriptors if more than `NEEDED` are free.
+descriptors if more than `RESERVED_FDS` are free.
 """
 
 from __future__ import annotations

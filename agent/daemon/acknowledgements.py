@@ -25,13 +25,13 @@ which repair rounds confine as well, and of one whose threads kept moving, which
 
 
 class AckProcessor:
-    """Reads the mailboxes; `unseat` is called with each task that its responder has left."""
+    """Reads the mailboxes; `responder_left` is called with each task that its responder has left."""
 
-    def __init__(self, mailboxes: Mailboxes, actuator: Actuator, unseat: Callable[[Task], None]) -> None:
+    def __init__(self, mailboxes: Mailboxes, actuator: Actuator, responder_left: Callable[[Task], None]) -> None:
         self._mailboxes = mailboxes
         self._actuator = actuator
         self._node = actuator.node
-        self._unseat = unseat
+        self._responder_left = responder_left
         self._late: dict[int, float] = {}
         self._restless: dict[int, float] = {}
         """When threads were last checked, by slot."""
@@ -65,7 +65,7 @@ class AckProcessor:
                 self._actuator.report.user_event(
                     task.arrival.uid, "responder_left", job=task.job, pid=task.responder[0]
                 )
-                self._unseat(task)
+                self._responder_left(task)
                 self._actuator.save()
                 continue
             if (wish := demand_in(mail)) != task.said:

@@ -48,7 +48,7 @@ class Context(Protocol):
         """Return the state of all tasks, at most a moment old."""
 
     def confined(
-        self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True, is_fenced: bool = False
+        self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True, is_confined: bool = False
     ) -> Arrival:
         """Return an arrival with what confines its process."""
 

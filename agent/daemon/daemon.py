@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from drom.agent.model.jobs import Arrival, Task
     from drom.agent.observe.log import Log
     from drom.agent.observe.view import Snapshot
-    from drom.agent.placement.ranks import Place
+    from drom.agent.placement.ranks import PlacementKernel
     from drom.agent.system.periodic import Periodic
     from drom.agent.system.proc import Identity
     from drom.agent.system.sd_notify import ServiceManager
@@ -102,7 +102,7 @@ class Daemon:
 
     reload: Callable[[], object]
 
-    def __init__(self, settings: Settings, place: Place, log: Log, manager: ServiceManager) -> None:
+    def __init__(self, settings: Settings, place: PlacementKernel, log: Log, manager: ServiceManager) -> None:
         self.settings = settings
         self.log = log
         self.guard = Guard(log, PARTS, self._notice)
@@ -427,11 +427,11 @@ class Daemon:
         """Stop, and leave everything to the next agent."""
         self._running, self._hands_over = False, True
 
-    def _timed(self, place: Place) -> Place:
-        def timed(seats: Any) -> Any:  # noqa: ANN401 - as Place
+    def _timed(self, place: PlacementKernel) -> PlacementKernel:
+        def timed(requests: Any) -> Any:  # noqa: ANN401 - as PlacementKernel
             start = time.perf_counter()
             try:
-                return place(seats)
+                return place(requests)
             finally:
                 self.report.counters.placing.observe(time.perf_counter() - start)
 
@@ -447,23 +447,23 @@ class Daemon:
             self.responders.clear(task)
 
     def confined(
-        self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True, is_fenced: bool = False
+        self, arrival: Arrival, affinity: int = 0, *, is_named: bool = True, is_confined: bool = False
     ) -> Arrival:
         """Return an arrival with what confines its process, to none of emulated CPUs.
 
         `affinity` is that of the process before any agent bound it, 0 if it is the one that the arrival restores. A job
-        without a name has the name of its job of the batch system. `is_fenced`: the affinity is a fence where
+        without a name has the name of its job of the batch system. `is_confined`: the affinity is a cpuset where
         there is no cpuset. Each rank may have one of its own then, so that each is a job.
         """
         affinity = affinity or arrival.restore
         found = self._confinement.read(arrival.pid, affinity)
         if self.settings.topology.emulated:
             found = Confinement(job=found.job)
-        elif is_fenced and not found.cpus:
+        elif is_confined and not found.cpus:
             found = replace(found, cpus=affinity)
             arrival = replace(arrival, session=0, rank=0, size=1)
         name = arrival.job if is_named else found.job or arrival.job
-        return replace(arrival, job=name, fence=found.cpus, batch_job=found.job, batch_fence=found.job_cpus)
+        return replace(arrival, job=name, cpuset=found.cpus, batch_job=found.job, batch_cpuset=found.job_cpus)
 
     def end(self, task: Task, reason: str) -> None:
         """Remove a task that is over."""
@@ -495,9 +495,9 @@ class Daemon:
                 continue
             # A thread from a task cpuset can only have the agent's mask, or the one that the kernel set when it left.
             # Which of the agent's masks a task has that rests is not known.
-            fenced = self.settings.cpusets is not None and self.settings.cpusets.remove(task)
+            confined = self.settings.cpusets is not None and self.settings.cpusets.remove(task)
             if task.arrival.restore:
-                ours = -1 if fenced or not task.held else task.held
+                ours = -1 if confined or not task.held else task.held
                 affinity.restore(self.watcher.processes_of(task), ours, task.arrival.restore)
 
     def _shut_down(self) -> None:

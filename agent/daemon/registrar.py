@@ -80,8 +80,8 @@ class Registrar:
         arrives = task is None
         if task is None:
             arrival = self._arrival(request, peer, above)
-            if arrival.fence and not self._node.cores.inside(arrival.fence):
-                reason = f"the kernel lets it use {cpu_names(arrival.fence)}, which make up no core managed here."
+            if arrival.cpuset and not self._node.cores.inside(arrival.cpuset):
+                reason = f"the kernel lets it use {cpu_names(arrival.cpuset)}, which make up no core managed here."
                 self._user_event(peer.uid, "excluded", uid=peer.uid, pid=peer.identity.pid, reason=reason)
                 return Unmanaged(reason)
             task = self._arrive(request, peer, arrival)
@@ -116,7 +116,7 @@ class Registrar:
         within = first_process(above) if above and request.kind == "launch" else None
         affinity = above.arrival.restore if above else before
         arrival = replace(arrival, within=within)
-        return self._confined(arrival, affinity, is_named=bool(request.job), is_fenced=request.is_fenced)
+        return self._confined(arrival, affinity, is_named=bool(request.job), is_confined=request.is_confined)
 
     def _arrive(self, request: registration.Request, peer: proc.Peer, arrival: Arrival) -> Task:
         task = self.register_task(arrival, os.dup(peer.pidfd))

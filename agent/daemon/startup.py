@@ -219,7 +219,7 @@ def _memory_limits(options: Options, log: Log) -> MemoryLimits | None:
     from drom.agent.enforcement import memory_limits
 
     try:
-        return memory_limits.find(Path(options.runtime_dir), fenced=options.enforce == "cpuset")
+        return memory_limits.find(Path(options.runtime_dir), confined=options.enforce == "cpuset")
     except ControlError as error:
         log("memory_not_limited", reason=f"jobs may use more memory than they ask for (--mem): {error}")
         return None

@@ -149,7 +149,7 @@ class ForeignJobs:
     def _decide(self) -> None:
         """Choose the CPUs to be left to the jobs, unless nothing has changed on which that depends."""
         jobs = [job for job in self._node.jobs.values() if job.batch_job]
-        given = self.cpus, [(job.batch_job, job.fence, job.least) for job in jobs]
+        given = self.cpus, [(job.batch_job, job.cpuset, job.least) for job in jobs]
         if given != self._decided:
             self._decided, self.left = given, cores_of_foreign_jobs(self._node.plan, self.cpus)
 

@@ -77,8 +77,8 @@ def remove(group: Path) -> None:
         group.rmdir()
 
 
-def find(runtime_dir: Path, *, fenced: bool, root: Path = Path("/")) -> MemoryLimits:
-    """Return the memory limits of the agent in a runtime directory; `fenced`: its tasks have cpusets.
+def find(runtime_dir: Path, *, confined: bool, root: Path = Path("/")) -> MemoryLimits:
+    """Return the memory limits of the agent in a runtime directory; `confined`: its tasks have cpusets.
 
     Raises `ControlError` with the reason if memory cannot be limited.
     """
@@ -86,7 +86,7 @@ def find(runtime_dir: Path, *, fenced: bool, root: Path = Path("/")) -> MemoryLi
     own = parse_cgroups(_text(root / "proc/self/cgroup"))
     found = next(places([mount for mount in mounts if CONTROLLER in mount[0]], own), None)
     if found is None:
-        return MemoryLimits(_base_of_v2(root, fenced=fenced), runtime_dir)
+        return MemoryLimits(_base_of_v2(root, confined=confined), runtime_dir)
     place, parts = root / found[0].lstrip("/"), found[1]
     holder = place / cpusets.HOLDER
     base = holder if os.access(holder, os.W_OK) else place.joinpath(*parts)
@@ -95,9 +95,9 @@ def find(runtime_dir: Path, *, fenced: bool, root: Path = Path("/")) -> MemoryLi
     return MemoryLimits(base, runtime_dir)
 
 
-def _base_of_v2(root: Path, *, fenced: bool) -> Path:
+def _base_of_v2(root: Path, *, confined: bool) -> Path:
     """Return the group for groups with memory limits in version 2, prepared for them. Raises `ControlError`."""
-    if fenced:
+    if confined:
         raise ControlError("tasks are in control groups for their CPUs: use --enforce affinity.")
     mount, base = cpusets.find(root, CONTROLLER, _ADVICE)
     if base not in (mount / cpusets.HOLDER, mount / cpusets.BELOW_ROOT):

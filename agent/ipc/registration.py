@@ -12,7 +12,7 @@ from drom.agent.text import clean_name
 from dromlib import layout
 from dromlib.layout import REQUEST
 
-KNOCKS = layout.ENUMS["KNOCK"]
+REQUEST_KINDS = layout.ENUMS["KNOCK"]
 CLASSES = layout.ENUMS["CLASS"]
 UPDATE = "use drom-run or libdrom of this version."
 MAX_CPUS = 1 << 20
@@ -28,7 +28,7 @@ class Request:
     """A request: `kind` is launch or attach; `task` is (pid, start time) from DROM_TASK or None.
 
     `program` is the command a launcher is about to run, as typed. `for_parent`: the launch is that of the parent of the
-    requesting process. `is_fenced`: without a cpuset the affinity of the task confines it.
+    requesting process. `is_confined`: without a cpuset the affinity of the task confines it.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Request:
     memory: int = 0
     program: str = ""
     for_parent: bool = False
-    is_fenced: bool = False
+    is_confined: bool = False
 
     def arrival(self, pid: int, start_time: int, uid: int, restore: int, command: str) -> Arrival:
         """Return the arrival of the requesting process; its program or `command` names a job without a name."""
@@ -75,7 +75,7 @@ def parse_request(data: bytes) -> Request:
     if f["magic"] != layout.DOOR_MAGIC or f["protocol"] != layout.PROTOCOL_VERSION:
         msg = f"this agent uses registration protocol {layout.PROTOCOL_VERSION}: {UPDATE}"
         raise BadRequest(msg)
-    known = 0 < f["kind"] < len(KNOCKS) and f["job_class"] < len(CLASSES) and f["distribution"] < len(KINDS)
+    known = 0 < f["kind"] < len(REQUEST_KINDS) and f["job_class"] < len(CLASSES) and f["distribution"] < len(KINDS)
     if not known or (KINDS[f["distribution"]] == "per_socket") != (f["per_socket"] > 0):
         msg = f"the request has an unknown kind, class or distribution: {UPDATE}"
         raise BadRequest(msg)
@@ -84,7 +84,7 @@ def parse_request(data: bytes) -> Request:
         raise BadRequest(msg)
     session = REQUEST.read_text(data, "session")
     return Request(
-        kind=KNOCKS[f["kind"]],
+        kind=REQUEST_KINDS[f["kind"]],
         task=(f["task_pid"], f["task_start"]) if f["task_pid"] > 0 and f["task_start"] else None,
         job=clean_name(REQUEST.read_text(data, "job")),
         session=session_number(session) if session else 0,
@@ -96,8 +96,8 @@ def parse_request(data: bytes) -> Request:
         layout=Layout(KINDS[f["distribution"]], f["per_socket"], bool(f["flags"] & layout.REQUEST_STRICT)),
         memory=f["memory"],
         program=REQUEST.read_text(data, "program"),
-        for_parent=bool(f["flags"] & layout.REQUEST_PARENT) and KNOCKS[f["kind"]] == "launch",
-        is_fenced=bool(f["flags"] & layout.REQUEST_FENCED) and KNOCKS[f["kind"]] == "launch",
+        for_parent=bool(f["flags"] & layout.REQUEST_PARENT) and REQUEST_KINDS[f["kind"]] == "launch",
+        is_confined=bool(f["flags"] & layout.REQUEST_FENCED) and REQUEST_KINDS[f["kind"]] == "launch",
     )
 
 

@@ -45,8 +45,9 @@ class Arrival(Value):
 
     Their 0 means one core, all cores of the node, and not declared. `attached`: the process ran before an order put it
     under management. `within`: pid and start time of the first process of the task that launched it, as it reports.
-    `fence`: the OS CPUs to which the kernel confines it, 0 if these are all that are managed. `batch_job`: the job of a
-    batch system that it is part of (empty: none), and `batch_fence` the CPUs of that whole job, 0 if they are `fence`.
+    `cpuset`: the OS CPUs to which the kernel confines it, 0 if these are all that are managed. `batch_job`: the job of
+    a batch system that it is part of (empty: none), and `batch_cpuset` the CPUs of that whole job, 0 if they are
+    `cpuset`.
     """
 
     pid: int
@@ -64,9 +65,9 @@ class Arrival(Value):
     memory: int = 0
     attached: bool = False
     within: tuple[int, int] | None = None
-    fence: int = 0
+    cpuset: int = 0
     batch_job: str = ""
-    batch_fence: int = 0
+    batch_cpuset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +201,9 @@ class Job(State):
     worth a resize. `last` is the last change of its CPUs, None if that was before this agent started. `reserved` is the
     most cores that may be ordered for a job of a scheduler, 0 for other jobs; a scheduler's job exists, and keeps its
     cores, whether its tasks are present or not. If it `rests`, all its ranks here may be at rest. The ranks of the
-    tasks of its newest launch are numbered from `first` on. `fence` are the CPUs, by whole cores, to which the kernel
-    confines it, 0 if it may have any; `fences` are those of ranks that may be confined to fewer. `batch_job` is the job
-    of a batch system whose launches are its tasks, empty if there is none.
+    tasks of its newest launch are numbered from `first` on. `cpuset` are the CPUs, by whole cores, to which the kernel
+    confines it, 0 if it may have any; `cpusets` are those of ranks that may be confined to fewer. `batch_job` is the
+    job of a batch system whose launches are its tasks, empty if there is none.
     """
 
     name: str
@@ -228,8 +229,8 @@ class Job(State):
     reserved: int = 0
     rests: bool = False
     first: int = 0
-    fence: int = 0
-    fences: dict[int, int] = field(default_factory=dict)
+    cpuset: int = 0
+    cpusets: dict[int, int] = field(default_factory=dict)
     batch_job: str = ""
 
     @property
@@ -278,7 +279,7 @@ class Job(State):
         if self.rests:
             return 0
         said = [task.wish.min_tasks if task else 0 for task in self.ranks.values()]
-        if all(said) and not self.fences:
+        if all(said) and not self.cpusets:
             return min(max(said), len(said))
         return len(said) - sum(1 for target in self.targets.values() if not target)
 

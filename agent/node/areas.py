@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The areas of a node: jobs that compete for the same cores. Pure.
 
-A fence is the CPUs to which the kernel confines a job, as a batch system or a container set them. Jobs whose fences do
-not overlap, directly or through those of others, are in different areas and never affect each other. Without fences
-the whole node is one area.
+A cpuset is the CPUs to which the kernel confines a job, as a batch system or a container set them. Jobs whose cpusets
+do not overlap, directly or through those of others, are in different areas and never affect each other. Without
+cpusets the whole node is one area.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Area:
-    """The jobs of `plan` with these `names` (None: all), and the CPUs in `mask`, which are those of their fences."""
+    """The jobs of `plan` with these `names` (None: all), and the CPUs in `mask`, which are those of their cpusets."""
 
     def __init__(self, plan: Plan, mask: int, names: frozenset[str] | None = None) -> None:
         self.plan = plan
@@ -85,11 +85,11 @@ class Area:
 
 def areas(plan: Plan) -> list[Area]:
     """Return the areas of a plan, each with at least one job unless it is the whole node."""
-    if not plan.fenced.members():
+    if not plan.confined.members():
         return [Area(plan, plan.cores.all)]
     found: list[tuple[int, frozenset[str]]] = []
     for job in plan.jobs.values():
-        mask, names = plan.fence(job), frozenset((job.name,))
+        mask, names = plan.cpuset(job), frozenset((job.name,))
         near = [one for one in found if one[0] & mask]
         for other, theirs in near:
             mask, names = mask | other, names | theirs

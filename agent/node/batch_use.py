@@ -86,10 +86,10 @@ def _cores(plan: Plan, jobs: list[Job]) -> CoreUse:
 def _loss(plan: Plan, jobs: list[Job]) -> float:
     if any(job.hold_by == job.user for job in jobs):
         return 0.0
-    fence = _union(jobs, plan.fence)
-    full = min(plan.cores.count(fence), sum(plan.view(job).maximum for job in jobs))
+    cpuset = _union(jobs, plan.cpuset)
+    full = min(plan.cores.count(cpuset), sum(plan.view(job).maximum for job in jobs))
     mine = _union(jobs, lambda job: job.planned)
-    others = plan.cores.count(fence & (plan.ledger.planned | plan.foreign) & ~plan.cores.whole(mine))
+    others = plan.cores.count(cpuset & (plan.ledger.planned | plan.foreign) & ~plan.cores.whole(mine))
     lost = min(full - sum(job.cores for job in jobs), others)
     return max(0, lost) / full if full else 0.0
 

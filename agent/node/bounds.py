@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
     """Return the least and the most cores of each task of the job that arrives with this one, or raise `Refused`.
 
-    The arrival's fence consists of whole cores.
+    The arrival's cpuset consists of whole cores.
     """
     cores, rules, size = plan.cores, plan.rules, max(1, arrival.size)
-    fence = arrival.fence or cores.all
-    total, wide = cores.count(fence), cores.widest
+    cpuset = arrival.cpuset or cores.all
+    total, wide = cores.count(cpuset), cores.widest
     can = min(total, rules.most(arrival.job_class, cores, layouts.most(arrival.layout, cores.sizes)))
-    now = min(can, cores.count(plan.usable & fence) or can)
+    now = min(can, cores.count(plan.usable & cpuset) or can)
     if not 0 <= arrival.rank < size:
         msg = f"local rank {arrival.rank} is outside a job of {size} tasks: check the launcher's variables."
         raise Refused(msg)
@@ -42,8 +42,8 @@ def bounds(arrival: Arrival, plan: Plan) -> tuple[int, int]:
     if size > 1:
         needs = f"{size} tasks of at least {counted(each, 'CPU')} need {each * size}"
     if least * size > total:
-        has = "this node has" if fence == cores.all else "the kernel lets it use"
-        msg = f"{needs}, {has} {fence.bit_count()}: ask for fewer."
+        has = "this node has" if cpuset == cores.all else "the kernel lets it use"
+        msg = f"{needs}, {has} {cpuset.bit_count()}: ask for fewer."
         raise Refused(msg)
     if arrival.layout.strict and least * size > can:
         can_have = counted(cores.cpus(can), "CPU")

@@ -95,7 +95,7 @@ def _asked(node: Node, job: Job, user: Callable[[int], str]) -> str:
     memory = f" and {in_words(job.memory)} of memory" + (" each" if ranks > 1 else "") if job.memory else ""
     attached = " It ran before it was attached." if any(t.arrival.attached for t in job.present) else ""
     attached += f" {CORES_DIFFER}" if node.cores.differ else ""
-    attached += f" Its control group lets it use {cpu_names(job.fence)}." if job.fence else ""
+    attached += f" Its control group lets it use {cpu_names(job.cpuset)}." if job.cpuset else ""
     return f"{job.name} is a {job.job_class} job of user {user(job.user)}: {tasks}{memory}{wishes}.{attached}"
 
 

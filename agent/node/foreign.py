@@ -3,7 +3,7 @@
 
 Such a foreign job keeps the cores that the batch system has given to it alone, and an equal share of those that it has
 given to others as well. Nothing can take cores from a foreign job, so the other jobs of the batch system get at least
-their minimum within their fences, where they then run beside it, as the batch system has decided.
+their minimum within their cpusets, where they then run beside it, as the batch system has decided.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def cores_of_foreign_jobs(plan: Plan, foreign: Mapping[str, int]) -> int:
     for core in reversed(plan.cores.masks):
         theirs = sum(1 for cpus in foreign.values() if cpus & core)
         if theirs:
-            regions[theirs, frozenset(job.batch_job for job in sharers if plan.fence(job) & core)].append(core)
+            regions[theirs, frozenset(job.batch_job for job in sharers if plan.cpuset(job) & core)].append(core)
     left = 0
     for (theirs, others), cores in regions.items():
         order = sorted(cores, key=lambda core: bool(core & plan.ledger.planned))
         left |= sum(order[: len(cores) * theirs // (theirs + len(others))])
     for job in sharers:
-        fence, least = plan.fence(job), job.least
+        cpuset, least = plan.cpuset(job), job.least
         for core in plan.cores:
-            if plan.cores.count(fence & ~left) >= least:
+            if plan.cores.count(cpuset & ~left) >= least:
                 break
-            left &= ~(core & fence)
+            left &= ~(core & cpuset)
     return left

@@ -66,8 +66,8 @@ def _tasks(node: Node) -> Iterator[str]:
         part = node.plan.target(task) != task.granted and node.cores.count(task.granted) >= job.task_min
         if less and not part and not node.plan.gone and not node.grants.frozen:
             yield f"{task.job}/{task.rank} was granted less than its minimum."
-        if any(target & ~node.plan.fence(job, rank) for rank, target in job.targets.items()):
-            yield f"job {job.name} is planned outside its fence."
+        if any(target & ~node.plan.cpuset(job, rank) for rank, target in job.targets.items()):
+            yield f"job {job.name} is planned outside its cpuset."
         if task.held & ~usable:
             yield f"{task.job}/{task.rank} holds CPUs that are not there."
         if len(task.grants) > 1 and task.deadline is None and (task.granted or not job.rests):
@@ -157,7 +157,7 @@ def _idle(node: Node) -> Iterator[str]:
     for area in areas(plan):
         idle = node.cores.count(free & area.mask) - area.reclaimable_cores(-math.inf)
         jobs = [node.jobs[name] for name in area.growable_jobs()]
-        hungry = [job.name for job in jobs if not (job.layout.strict or job.fences) and plan.fence(job) == area.mask]
+        hungry = [job.name for job in jobs if not (job.layout.strict or job.cpusets) and plan.cpuset(job) == area.mask]
         if idle > 0 and hungry:
             yield f"{idle} cores idle while {hungry[0]} could use them."
     for job in node.jobs.values():

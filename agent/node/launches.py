@@ -83,15 +83,15 @@ def _add(transaction: Transaction, job: Job, arrival: Arrival, ranks: Iterable[i
     plan = transaction.plan
     _, most = bounds(arrival, plan)
     new = dict.fromkeys(ranks)
-    before = (job.ranks, job.fences, job.fence, job.task_max)
+    before = (job.ranks, job.cpusets, job.cpuset, job.task_max)
     job.ranks = dict(sorted((job.ranks | new).items()))
-    job.fence = job.fence and arrival.batch_fence and job.fence | arrival.batch_fence
-    if arrival.fence != job.fence:
-        job.fences = job.fences | dict.fromkeys(new, arrival.fence)
+    job.cpuset = job.cpuset and arrival.batch_cpuset and job.cpuset | arrival.batch_cpuset
+    if arrival.cpuset != job.cpuset:
+        job.cpusets = job.cpusets | dict.fromkeys(new, arrival.cpuset)
     job.task_max = max(job.task_max, most)
     plan.touch(job)
     if not _is_placed(transaction, job):
-        job.ranks, job.fences, job.fence, job.task_max = before
+        job.ranks, job.cpusets, job.cpuset, job.task_max = before
         plan.touch(job)
         return False
     hand_out(transaction, "arrival")
@@ -101,7 +101,7 @@ def _add(transaction: Transaction, job: Job, arrival: Arrival, ranks: Iterable[i
 def _is_placed(transaction: Transaction, job: Job) -> bool:
     """Return whether every rank of a job has a place, for which the plan may have changed, or may wait for one."""
     plan, needs = transaction.plan, job.least
-    if needs > plan.cores.count(plan.fence(job)):
+    if needs > plan.cores.count(plan.cpuset(job)):
         return False
     if not job.cores:
         return True
@@ -120,9 +120,9 @@ def task_to_join(arrival: Arrival, tasks: Iterable[Task]) -> Task | None:
     if not arrival.batch_job:
         return None
     theirs = (arrival.batch_job, arrival.uid)
-    return next((task for task in tasks if task.started and _is_beside(task, theirs, arrival.fence)), None)
+    return next((task for task in tasks if task.started and _is_beside(task, theirs, arrival.cpuset)), None)
 
 
-def _is_beside(task: Task, theirs: tuple[str, int], fence: int) -> bool:
+def _is_beside(task: Task, theirs: tuple[str, int], cpuset: int) -> bool:
     same = (task.arrival.batch_job, task.arrival.uid) == theirs
-    return same and not (fence and task.granted & ~fence)
+    return same and not (cpuset and task.granted & ~cpuset)

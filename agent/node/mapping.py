@@ -2,7 +2,7 @@
 """Turn numbers of cores per job into masks per task: which tasks may move, which stay, and where their cores lie.
 
 `drom.agent.policy` decides the numbers, and `drom.agent.placement.reachable` finds the masks; this module turns the
-jobs of a plan into the seats to be placed.
+jobs of a plan into the requests to be placed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from drom.agent.node.areas import areas
 from drom.agent.placement.layout_search import place_layouts
-from drom.agent.placement.ranks import Key, NoPlacement, RankRequest, fixed_cpus
+from drom.agent.placement.ranks import NoPlacement, RankKey, RankRequest, fixed_cpus
 from drom.agent.placement.reachable import place, place_in_place
 from drom.agent.policy import fair_share
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from drom.agent.node.areas import Area
     from drom.agent.node.plan import Plan
 
-STILL: Key = ("", -1)
-"""Key of the seat of all tasks that stay where they are; no job has an empty name."""
-AVOIDED: Key = ("", -2)
-"""Key of the seat on the cores that must not be handed out."""
+UNMOVED: RankKey = ("", -1)
+"""Key of the request of all tasks that stay where they are; no job has an empty name."""
+AVOIDED: RankKey = ("", -2)
+"""Key of the request on the cores that must not be handed out."""
 
 
 def place_all(
-    plan: Plan, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str]
-) -> dict[Key, int] | NoPlacement:
+    plan: Plan, counts: Mapping[str, int], pins: Mapping[RankKey, int], others: AbstractSet[str]
+) -> dict[RankKey, int] | NoPlacement:
     """Return the masks of the tasks, or why they cannot be placed; `others` is the result of `other_jobs`.
 
     If there are very many tasks, those of jobs that do not have to move stay and are left out, if possible.
     """
-    outside = plan.cores.all if plan.fenced.members() else 0
+    outside = plan.cores.all if plan.confined.members() else 0
     for name in counts if outside else ():
-        outside &= ~plan.fence(plan.jobs[name])
+        outside &= ~plan.cpuset(plan.jobs[name])
     resting = {name for name, cores in counts.items() if not cores}
     if _are_many(plan, counts):
         masks = _place_ranks(plan, _mobile_ranks(plan, counts, pins, others), outside, resting)
@@ -49,13 +49,13 @@ def place_all(
     return _place_ranks(plan, _all_ranks(plan, counts, pins), outside, resting)
 
 
-def divide(plan: Plan, job: Job, pins: Mapping[Key, int]) -> dict[Key, int] | None:
+def divide(plan: Plan, job: Job, pins: Mapping[RankKey, int]) -> dict[RankKey, int] | None:
     """Return masks for the ranks of a job within its present cores, which it may not leave; None if there are none.
 
     `pins` has its ranks.
     """
     others = plan.cores.all & ~plan.cores.whole(job.planned)
-    rest = RankRequest(STILL, plan.cores.count(others), fixed=others)
+    rest = RankRequest(UNMOVED, plan.cores.count(others), fixed=others)
     masks = place_in_place([*_rank_requests(plan, job, job.cores, pins), rest], plan.cores)
     return masks and {key: masks.get(key, 0) for key in pins}
 
@@ -77,16 +77,18 @@ def layout_is_satisfied(plan: Plan) -> bool:
 
 def _is_laid_out(plan: Plan, area: Area) -> bool:
     counts = {job.name: job.cores for job in area.jobs() if job.cores}
-    seats = _mobile_ranks(plan, counts, {}) if _are_many(plan, counts) else _all_ranks(plan, counts, {})
-    better = place_layouts(_and_avoided(plan, seats, plan.cores.all & ~area.mask), plan.cores)
-    return isinstance(better, NoPlacement) or all(seat.target == better.get(seat.key, seat.target) for seat in seats)
+    requests = _mobile_ranks(plan, counts, {}) if _are_many(plan, counts) else _all_ranks(plan, counts, {})
+    better = place_layouts(_and_avoided(plan, requests, plan.cores.all & ~area.mask), plan.cores)
+    return isinstance(better, NoPlacement) or all(
+        request.target == better.get(request.key, request.target) for request in requests
+    )
 
 
 def _place_ranks(
-    plan: Plan, seats: list[RankRequest], outside: int, resting: AbstractSet[str]
-) -> dict[Key, int] | NoPlacement:
-    """Return the masks of the ranks of all jobs with seats, and of the jobs that are `resting`."""
-    masks = place(_and_avoided(plan, seats, outside), plan.cores, plan.place) if seats else {}
+    plan: Plan, requests: list[RankRequest], outside: int, resting: AbstractSet[str]
+) -> dict[RankKey, int] | NoPlacement:
+    """Return the masks of the ranks of all jobs with requests, and of the jobs that are `resting`."""
+    masks = place(_and_avoided(plan, requests, outside), plan.cores, plan.place) if requests else {}
     if isinstance(masks, NoPlacement):
         return masks
     placed = {name for name, _ in masks if name} | resting
@@ -99,11 +101,11 @@ def _are_many(plan: Plan, counts: Mapping[str, int]) -> bool:
 
 
 def _mobile_ranks(
-    plan: Plan, counts: Mapping[str, int], pins: Mapping[Key, int], others: AbstractSet[str] = frozenset()
+    plan: Plan, counts: Mapping[str, int], pins: Mapping[RankKey, int], others: AbstractSet[str] = frozenset()
 ) -> list[RankRequest]:
-    """Return the seats of `others`, and of jobs that have a layout, are not settled, or are affected by `pins`.
+    """Return the requests of `others`, and of jobs that have a layout, are not settled, or are affected by `pins`.
 
-    All other tasks together form one seat, which stays where it is.
+    All other tasks together form one request, which stays where it is.
     """
     pinned = plan.cores.whole(functools.reduce(operator.or_, pins.values(), 0))
     ordered = {name for name, _ in pins}
@@ -113,26 +115,26 @@ def _mobile_ranks(
     still = plan.ledger.planned
     for name in mobile:
         still &= ~plan.jobs[name].planned
-    seats = _all_ranks(plan, mobile, pins)
+    requests = _all_ranks(plan, mobile, pins)
     if still:
-        seats.append(RankRequest(STILL, plan.cores.count(still), held=still, granted=still, fixed=still))
-    return seats
+        requests.append(RankRequest(UNMOVED, plan.cores.count(still), held=still, granted=still, fixed=still))
+    return requests
 
 
-def _all_ranks(plan: Plan, counts: Mapping[str, int], pins: Mapping[Key, int]) -> list[RankRequest]:
-    return [seat for name, cores in counts.items() for seat in _rank_requests(plan, plan.jobs[name], cores, pins)]
+def _all_ranks(plan: Plan, counts: Mapping[str, int], pins: Mapping[RankKey, int]) -> list[RankRequest]:
+    return [request for name, cores in counts.items() for request in _rank_requests(plan, plan.jobs[name], cores, pins)]
 
 
-def _and_avoided(plan: Plan, seats: list[RankRequest], outside: int = 0) -> list[RankRequest]:
-    """Return the seats, and one more on the cores avoided or `outside` that no fixed seat is on, if there are any."""
-    rest = (plan.avoided | outside) & ~plan.cores.whole(fixed_cpus(seats))
-    return [*seats, RankRequest(AVOIDED, plan.cores.count(rest), fixed=rest)] if rest else seats
+def _and_avoided(plan: Plan, requests: list[RankRequest], outside: int = 0) -> list[RankRequest]:
+    """Return the requests, and one more for the cores avoided or `outside` that no fixed request has, if any."""
+    rest = (plan.avoided | outside) & ~plan.cores.whole(fixed_cpus(requests))
+    return [*requests, RankRequest(AVOIDED, plan.cores.count(rest), fixed=rest)] if rest else requests
 
 
 def _split(plan: Plan, job: Job, cores: int, ranks: list[int]) -> list[int]:
-    """Return how many of a job's cores each of these ranks gets: equally many, as far as its fence has them."""
-    if job.fences:
-        limits = [plan.cores.count(plan.fence(job, rank)) for rank in ranks]
+    """Return how many of a job's cores each of these ranks gets: equally many, as far as its cpuset has them."""
+    if job.cpusets:
+        limits = [plan.cores.count(plan.cpuset(job, rank)) for rank in ranks]
         if sum(limits) >= cores:
             return fair_share.max_min_fair(cores, limits)
     return fair_share.split(cores, len(ranks))
@@ -155,9 +157,9 @@ def _ranks_with_cores(job: Job, cores: int, ranks: list[int]) -> list[int]:
     return sorted(sorted(ranks, key=has_none)[: min(enough, cores // job.task_min)])
 
 
-def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) -> list[RankRequest]:
-    """Return one seat per rank that does not rest, with the number of cores that it gets and its present CPUs."""
-    seats = []
+def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[RankKey, int]) -> list[RankRequest]:
+    """Return one request per rank that does not rest, with the number of cores that it gets and its present CPUs."""
+    requests = []
     ranks = sorted(job.ranks)
     pin_of = {rank: pins.get((job.name, rank), task.pin) for rank, task in job.ranks.items() if task}
     free = [rank for rank in ranks if not pin_of.get(rank)]
@@ -168,7 +170,7 @@ def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) ->
     for rank in [rank for rank in ranks if rank in shares or pin_of.get(rank)]:
         task, pin = job.ranks[rank], pin_of.get(rank, 0)
         stays = keeps and (job.name, rank) not in pins and rank in job.targets
-        seats.append(
+        requests.append(
             RankRequest(
                 key=(job.name, rank),
                 cores=plan.cores.count(pin) if pin else shares[rank],
@@ -178,7 +180,7 @@ def _rank_requests(plan: Plan, job: Job, cores: int, pins: Mapping[Key, int]) ->
                 floor=plan.floor(job),
                 target=job.targets.get(rank, 0),
                 layout=job.layout,
-                fence=job.fences.get(rank, job.fence),
+                cpuset=job.cpusets.get(rank, job.cpuset),
             ),
         )
-    return seats
+    return requests

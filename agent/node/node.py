@@ -34,7 +34,7 @@ from drom.agent.text import cpus_are
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from drom.agent.placement.ranks import Place
+    from drom.agent.placement.ranks import PlacementKernel
 
 
 RULES = SiteRules()
@@ -53,7 +53,7 @@ class Node:
     def __init__(
         self,
         cores: Cores | Sequence[int],
-        place: Place,
+        place: PlacementKernel,
         *,
         rules: SiteRules = RULES,
         memory: int = 0,
@@ -88,10 +88,10 @@ class Node:
             return known, []
         if arrival.layout == layouts.ANY:
             arrival = replace(arrival, layout=self.plan.layout)
-        if arrival.fence and not self.cores.inside(arrival.fence):
+        if arrival.cpuset and not self.cores.inside(arrival.cpuset):
             msg = "the kernel confines it to CPUs that make up no core of this node: it can run only unmanaged."
             raise Refused(msg)
-        arrival = self._fenced(arrival)
+        arrival = self._confined(arrival)
         if arrival.attached:
             self.grants.refuse_when_frozen()
         slot = self.grants.next_slot
@@ -137,20 +137,20 @@ class Node:
         for job in [job for job in self.jobs.values() if not job.reserved] if arrival.session else ():
             same = (job.session, job.user, job.asked) == (arrival.session, arrival.uid, arrival.job)
             place = job.first + arrival.rank
-            if same and job.fences.get(place, job.fence) == arrival.fence and job.ranks.get(place, ...) is None:
+            if same and job.cpusets.get(place, job.cpuset) == arrival.cpuset and job.ranks.get(place, ...) is None:
                 return job
         return None
 
-    def _fenced(self, arrival: Arrival) -> Arrival:
-        """Return the arrival with its fences by whole cores. Its layout becomes best effort if cores are outside."""
-        if not arrival.fence:
+    def _confined(self, arrival: Arrival) -> Arrival:
+        """Return the arrival with its cpusets by whole cores. Its layout becomes best effort if cores are outside."""
+        if not arrival.cpuset:
             return arrival
-        fence = self._whole_fence(arrival.fence)
-        whole = self._whole_fence(arrival.fence | arrival.batch_fence)
-        layout = replace(arrival.layout, strict=False) if fence else arrival.layout
-        return replace(arrival, fence=fence, batch_fence=whole, layout=layout)
+        cpuset = self._whole_cpuset(arrival.cpuset)
+        whole = self._whole_cpuset(arrival.cpuset | arrival.batch_cpuset)
+        layout = replace(arrival.layout, strict=False) if cpuset else arrival.layout
+        return replace(arrival, cpuset=cpuset, batch_cpuset=whole, layout=layout)
 
-    def _whole_fence(self, cpus: int) -> int:
+    def _whole_cpuset(self, cpus: int) -> int:
         """Return the whole cores among these CPUs; 0 if these are all cores, or there is none."""
         inside = self.cores.inside(cpus) if cpus else 0
         return 0 if inside == self.cores.all else inside
@@ -172,8 +172,8 @@ class Node:
             layout=arrival.layout,
             memory=arrival.memory,
             complete_by=now + self.complete_within if size > 1 else None,
-            fence=arrival.batch_fence,
-            fences=dict.fromkeys(range(size), arrival.fence) if arrival.fence != arrival.batch_fence else {},
+            cpuset=arrival.batch_cpuset,
+            cpusets=dict.fromkeys(range(size), arrival.cpuset) if arrival.cpuset != arrival.batch_cpuset else {},
             batch_job=arrival.batch_job,
         )
         self.jobs[job.name] = job
@@ -379,7 +379,7 @@ class Node:
         pins = {}
         for task, described in tasks:
             job = self.jobs.setdefault(described.name, described)
-            task.arrival = self._fenced(task.arrival)
+            task.arrival = self._confined(task.arrival)
             job.batch_job, job.rests = task.arrival.batch_job, job.name in wanted and wanted[job.name].rests
             job.ranks[task.rank] = task
             self.grants.adopt(task)
@@ -391,9 +391,9 @@ class Node:
                 job.cores = sum(self.cores.count(mask) for mask in job.targets.values())
         self.plan.adopt([next((name for name, mask in owned.items() if mask & core), None) for core in self.cores])
         for job in list(self.jobs.values()):
-            self._adopt_fences(job)
-            if any(target & ~self.plan.fence(job, rank) for rank, target in job.targets.items()):
-                job.fence, job.fences = 0, {}  # the kernel has confined it to others since: it stays where it is
+            self._adopt_cpusets(job)
+            if any(target & ~self.plan.cpuset(job, rank) for rank, target in job.targets.items()):
+                job.cpuset, job.cpusets = 0, {}  # the kernel has confined it to others since: it stays where it is
             if job.cores:  # CPUs may have gone, and no job made room for the loss
                 job.task_min = min(job.task_min, *(self.cores.count(mask) for mask in job.targets.values() if mask))
             admission.adopt_late_ranks(transaction, job)
@@ -412,12 +412,12 @@ class Node:
         sharing.hand_out(transaction)
         return [*actions, *self.grants.publish_next(now)]
 
-    def _adopt_fences(self, job: Job) -> None:
-        """Set the fences of a job of an earlier agent as its tasks are confined now."""
-        fences = {rank: task.arrival.fence for rank, task in job.ranks.items() if task}
-        whole = [task.arrival.batch_fence for task in job.present]
-        job.fence = functools.reduce(operator.or_, whole) if all(whole) else 0
-        job.fences = {rank: fence for rank, fence in fences.items() if fence != job.fence}
+    def _adopt_cpusets(self, job: Job) -> None:
+        """Set the cpusets of a job of an earlier agent as its tasks are confined now."""
+        cpusets = {rank: task.arrival.cpuset for rank, task in job.ranks.items() if task}
+        whole = [task.arrival.batch_cpuset for task in job.present]
+        job.cpuset = functools.reduce(operator.or_, whole) if all(whole) else 0
+        job.cpusets = {rank: cpuset for rank, cpuset in cpusets.items() if cpuset != job.cpuset}
 
     def _order_again(self, pins: dict[int, int], transaction: Transaction) -> None:
         """Carry out the orders that an earlier agent left in progress, on behalf of the users that gave them."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from drom.agent.model.cores import Cores
     from drom.agent.node.ledger import Owner
-    from drom.agent.placement.ranks import Place
+    from drom.agent.placement.ranks import PlacementKernel
     from drom.agent.policy.site_rules import SiteRules
 
 MANY = 128
@@ -40,13 +40,18 @@ class Plan:
     not exist any more: a core is handed out with its remaining ones. `busy` and `foreign` are CPUs that are not
     `usable` only because unmanaged programs keep them busy, and because they are left to jobs of a batch system.
     `changes` records the names of jobs of which anything may have changed that their tasks do not record themselves.
-    `timed`, `restless`, `laid_out` and `fenced` are the jobs that have times,
-    that are not settled, that requested a layout, and that have a fence. `memory` is the memory of the node (bytes),
+    `timed`, `restless`, `laid_out` and `confined` are the jobs that have times,
+    that are not settled, that requested a layout, and that have a cpuset. `memory` is the memory of the node (bytes),
     0 if unknown; `layout` is the layout of jobs that request none. `arrivals` counts the jobs that have arrived.
     """
 
     def __init__(
-        self, cores: Cores, place: Place, rules: SiteRules, memory: int = 0, layout: layouts.Layout = layouts.ANY
+        self,
+        cores: Cores,
+        place: PlacementKernel,
+        rules: SiteRules,
+        memory: int = 0,
+        layout: layouts.Layout = layouts.ANY,
     ) -> None:
         self.cores = cores
         self.place = place
@@ -64,7 +69,7 @@ class Plan:
         self.timed = Index(self.changes, self._has_times)
         self.restless = Index(self.changes, self._is_restless)
         self.laid_out = Index(self.changes, self._has_layout)
-        self.fenced = Index(self.changes, self._has_fence)
+        self.confined = Index(self.changes, self._has_cpuset)
         self.many = MANY
         self.reasons: dict[str, str] | None = None
         """What each waiting job waits for, by name; None if that must be determined anew."""
@@ -148,14 +153,14 @@ class Plan:
     def most(self, job: Job) -> int:
         """Return the most cores that the job can use on this node."""
         least, most = job.least, job.task_max * len(job.ranks)
-        if job.fences:
-            most = sum(min(job.task_max, self.cores.count(self.fence(job, rank))) for rank in job.ranks)
-        return max(least, min(most, layouts.most(job.layout, self.cores.sizes), self.cores.count(self.fence(job))))
+        if job.cpusets:
+            most = sum(min(job.task_max, self.cores.count(self.cpuset(job, rank))) for rank in job.ranks)
+        return max(least, min(most, layouts.most(job.layout, self.cores.sizes), self.cores.count(self.cpuset(job))))
 
-    def fence(self, job: Job, rank: int | None = None) -> int:
+    def cpuset(self, job: Job, rank: int | None = None) -> int:
         """Return the CPUs that a job, or one rank of it, may have."""
-        fence = job.fence if rank is None else job.fences.get(rank, job.fence)
-        return fence or self.cores.all
+        cpuset = job.cpuset if rank is None else job.cpusets.get(rank, job.cpuset)
+        return cpuset or self.cores.all
 
     # --- as the policy sees it ------------------------------------------------------------------------------------
 
@@ -201,8 +206,8 @@ class Plan:
         job = self.jobs.get(name)
         return job is not None and (not job.settled or bool(job.planned & self.gone))
 
-    def _has_fence(self, name: str) -> bool:
-        return name in self.jobs and bool(self.jobs[name].fence or self.jobs[name].fences)
+    def _has_cpuset(self, name: str) -> bool:
+        return name in self.jobs and bool(self.jobs[name].cpuset or self.jobs[name].cpusets)
 
     def _has_layout(self, name: str) -> bool:
         return name in self.jobs and self.jobs[name].layout.kind != "default"

@@ -69,7 +69,7 @@ def pin(transaction: Transaction, task: Task, mask: int) -> None:
     job = _changeable_job(plan, task.job)
     if not mask or mask & ~plan.cores.all:
         raise Refused("some of these CPUs are not managed here: see `drom topology`.")
-    if beyond := mask & ~plan.fence(job, task.rank):
+    if beyond := mask & ~plan.cpuset(job, task.rank):
         msg = f"{cpus_are(beyond)} outside those that the kernel lets job {job.name} use: choose others."
         raise Refused(msg)
     if mask & plan.avoided:

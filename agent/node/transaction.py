@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from drom.agent.node.plan import Plan
-    from drom.agent.placement.ranks import Key
+    from drom.agent.placement.ranks import RankKey
     from drom.agent.policy.fair_share import JobCores
 
 
 class PlacementRefused(Refused):
-    """Raised when counts of cores cannot be placed. `job` has the strict layout or fence that prevents it, if any."""
+    """Raised when counts of cores cannot be placed. `job` has the strict layout or cpuset that prevents it, if any."""
 
     def __init__(self, why: NoPlacement) -> None:
         super().__init__(why.reason)
@@ -53,7 +53,7 @@ class Transaction:
         return part
 
     def replan_as_far(self, decide: Callable[[list[JobCores]], dict[str, int]], reason: str) -> None:
-        """Replan with the counts of `decide`; a job gets fewer where strict layouts or fences leave no room to grow.
+        """Replan with the counts of `decide`; a job gets fewer where strict layouts or cpusets leave no room to grow.
 
         If no counts can be reached, as while an order for exact CPUs is in progress, the plan stays as it is.
         """
@@ -69,7 +69,7 @@ class Transaction:
             except PlacementRefused as misplaced:
                 jobs = self.plan.jobs
                 strict = [
-                    job for job in running if jobs[job.name].layout.strict or job.name in self.plan.fenced.members()
+                    job for job in running if jobs[job.name].layout.strict or job.name in self.plan.confined.members()
                 ]
                 growth = {job.name: counts[job.name] - job.cores for job in strict if counts[job.name] > job.cores}
                 if not misplaced.job or not growth:
@@ -79,7 +79,7 @@ class Transaction:
             else:
                 return
 
-    def replan(self, counts: dict[str, int], reason: str, pins: Mapping[Key, int] | None = None) -> None:
+    def replan(self, counts: dict[str, int], reason: str, pins: Mapping[RankKey, int] | None = None) -> None:
         """Place the numbers of cores in `counts` and make that the plan, or raise `Refused` and change nothing."""
         plan, pins = self.plan, pins or {}
         others = mapping.other_jobs(plan, counts)
@@ -126,7 +126,7 @@ class Transaction:
             plan.touch(job)
             return
         del job.ranks[rank]
-        job.fences.pop(rank, None)
+        job.cpusets.pop(rank, None)
         gone = {rank} if job.present else {rank, *job.targets}  # the last task drops absent ranks too
         before = job.planned
         masks = [job.targets.pop(rank, 0) for rank in gone]
@@ -144,7 +144,7 @@ class Transaction:
             job.hold = job.cores
         plan.touch(job)
 
-    def _set_targets(self, targets: Mapping[Key, int], counts: Mapping[str, int], reason: str) -> None:
+    def _set_targets(self, targets: Mapping[RankKey, int], counts: Mapping[str, int], reason: str) -> None:
         """Set the targets of all tasks and the numbers of cores of all jobs."""
         plan = self.plan
         moves: list[Move] = []

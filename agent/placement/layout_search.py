@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from drom.agent.model.cores import Cores
     from drom.agent.model.layouts import Layout
-    from drom.agent.placement.ranks import Key, RankRequest
+    from drom.agent.placement.ranks import RankKey, RankRequest
 
 BUDGET = 2000
 """Number of ways tried for strict groups before the search fails."""
@@ -37,10 +37,10 @@ Amounts = list[int]
 
 @dataclass(slots=True)
 class Group:
-    """Seats under one layout. `now`: their cores today; `there`: the cores of the job's seats that may not move."""
+    """Requests under one layout. `now`: their cores today; `there`: the cores of the job's fixed requests."""
 
     layout: Layout
-    seats: list[RankRequest]
+    requests: list[RankRequest]
     now: Amounts
     there: Amounts
     way: Amounts = field(default_factory=list)
@@ -48,16 +48,16 @@ class Group:
     @property
     def job(self) -> str:
         """The job's name."""
-        return self.seats[0].key[0]
+        return self.requests[0].key[0]
 
     @property
     def count(self) -> int:
         """The number of cores that the group gets."""
-        return sum(seat.cores for seat in self.seats)
+        return sum(request.cores for request in self.requests)
 
     @property
     def is_new(self) -> bool:
-        """Whether none of the seats has cores today."""
+        """Whether none of the requests has cores today."""
         return not any(self.now)
 
     def must(self, sizes: Sequence[int]) -> bool:
@@ -66,20 +66,20 @@ class Group:
 
 
 def place_layouts(
-    seats: Sequence[RankRequest], cores: Cores, *, best_effort: bool = True
-) -> dict[Key, int] | NoPlacement:
-    """Return a mask for every seat that has a layout and no exact mask, or why the strict layouts cannot be met.
+    requests: Sequence[RankRequest], cores: Cores, *, best_effort: bool = True
+) -> dict[RankKey, int] | NoPlacement:
+    """Return a mask for every request that has a layout and no exact mask, or why the strict layouts cannot be met.
 
     Without `best_effort` only strict groups are placed.
     """
-    groups = _groups(seats, cores)
+    groups = _groups(requests, cores)
     if not groups:
         return {}
-    room = [size - taken for size, taken in zip(cores.sizes, _amounts(fixed_cpus(seats), cores), strict=True)]
+    room = [size - taken for size, taken in zip(cores.sizes, _amounts(fixed_cpus(requests), cores), strict=True)]
     held = 0
-    for seat in seats:
-        held |= seat.now
-    free = [size - taken for size, taken in zip(cores.sizes, _amounts(held | fixed_cpus(seats), cores), strict=True)]
+    for request in requests:
+        held |= request.now
+    free = [size - taken for size, taken in zip(cores.sizes, _amounts(held | fixed_cpus(requests), cores), strict=True)]
     strict = sorted((g for g in groups if g.must(cores.sizes)), key=lambda g: (g.is_new, -g.count))
     board = _SocketRoom(cores, room, free)
     if failed := board.settle(strict):
@@ -91,27 +91,27 @@ def place_layouts(
         if failed := board.place_best_effort(group):
             return failed
         made.append(group)
-    return _choose(made, seats, cores)
+    return _choose(made, requests, cores)
 
 
-def _groups(seats: Sequence[RankRequest], cores: Cores) -> list[Group]:
-    """Return the groups of the seats that have a layout and may move, in the order of the seats."""
+def _groups(requests: Sequence[RankRequest], cores: Cores) -> list[Group]:
+    """Return the groups of the requests that have a layout and may move, in the order of the requests."""
     groups: dict[object, Group] = {}
     there: dict[str, int] = {}
-    for seat in seats:
-        if seat.fixed:
-            there[seat.key[0]] = there.get(seat.key[0], 0) | seat.fixed
-    for seat in seats:
-        if seat.layout.kind == "default" or seat.fixed:
+    for request in requests:
+        if request.fixed:
+            there[request.key[0]] = there.get(request.key[0], 0) | request.fixed
+    for request in requests:
+        if request.layout.kind == "default" or request.fixed:
             continue
-        alone = seat.layout.kind == "compact"
-        name = seat.key if alone else seat.key[0]
+        alone = request.layout.kind == "compact"
+        name = request.key if alone else request.key[0]
         if name not in groups:
-            others = 0 if alone else there.get(seat.key[0], 0)
-            groups[name] = Group(seat.layout, [], [0] * len(cores.sizes), _amounts(others, cores))
+            others = 0 if alone else there.get(request.key[0], 0)
+            groups[name] = Group(request.layout, [], [0] * len(cores.sizes), _amounts(others, cores))
         group = groups[name]
-        group.seats.append(seat)
-        group.now = [a + b for a, b in zip(group.now, _amounts(seat.now, cores), strict=True)]
+        group.requests.append(request)
+        group.now = [a + b for a, b in zip(group.now, _amounts(request.now, cores), strict=True)]
     return list(groups.values())
 
 
@@ -212,75 +212,75 @@ class _SocketRoom:
         return NoPlacement(text, group.job)
 
 
-def _choose(groups: Sequence[Group], seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int]:
-    """Return the masks of the groups' seats: own cores first, then free ones, then those of others."""
-    chooser = _CorePicker(groups, seats, cores)
-    plans = [(group, seat, quota) for group in groups for seat, quota in _shares(group, cores)]
-    for group, seat, quota in plans:
-        chooser.keep(group, seat, quota)
+def _choose(groups: Sequence[Group], requests: Sequence[RankRequest], cores: Cores) -> dict[RankKey, int]:
+    """Return the masks of the groups' requests: own cores first, then free ones, then those of others."""
+    chooser = _CorePicker(groups, requests, cores)
+    plans = [(group, request, quota) for group in groups for request, quota in _shares(group, cores)]
+    for group, request, quota in plans:
+        chooser.keep(group, request, quota)
     chooser.fill_pools()
-    for group, seat, quota in plans:
-        chooser.add(group, seat, quota)
-    return {seat.key: sum(cores.masks[n] for n in chooser.got[seat.key]) for _, seat, _ in plans}
+    for group, request, quota in plans:
+        chooser.add(group, request, quota)
+    return {request.key: sum(cores.masks[n] for n in chooser.got[request.key]) for _, request, _ in plans}
 
 
 def _shares(group: Group, cores: Cores) -> list[tuple[RankRequest, Amounts]]:
-    """Divide a group's amounts among its seats.
+    """Divide a group's amounts among its requests.
 
-    As many seats as possible get all their cores in one socket, the one where they have most today.
+    As many requests as possible get all their cores in one socket, the one where they have most today.
     """
     left = list(group.way)
-    shares = {seat.key: [0] * len(left) for seat in group.seats}
-    now = {seat.key: _amounts(seat.now, cores) for seat in group.seats}
-    if all(sum(now[seat.key]) == seat.cores for seat in group.seats) and group.way == group.now:
-        return [(seat, now[seat.key]) for seat in group.seats]
+    shares = {request.key: [0] * len(left) for request in group.requests}
+    now = {request.key: _amounts(request.now, cores) for request in group.requests}
+    if all(sum(now[request.key]) == request.cores for request in group.requests) and group.way == group.now:
+        return [(request, now[request.key]) for request in group.requests]
     rest = []
-    for seat in sorted(group.seats, key=lambda seat: -max(now[seat.key])):
-        fitting = [s for s in range(len(left)) if left[s] >= seat.cores]
+    for request in sorted(group.requests, key=lambda request: -max(now[request.key])):
+        fitting = [s for s in range(len(left)) if left[s] >= request.cores]
         if not fitting:
-            rest.append(seat)
+            rest.append(request)
             continue
-        best = max(fitting, key=lambda s: (now[seat.key][s], left[s], s))
-        shares[seat.key][best] = seat.cores
-        left[best] -= seat.cores
-    for seat in rest:
-        need = seat.cores
-        for s in sorted(range(len(left)), key=lambda s: (-min(now[seat.key][s], left[s]), -left[s])):
-            shares[seat.key][s] = min(need, left[s])
-            left[s] -= shares[seat.key][s]
-            need -= shares[seat.key][s]
-    return [(seat, shares[seat.key]) for seat in group.seats]
+        best = max(fitting, key=lambda s: (now[request.key][s], left[s], s))
+        shares[request.key][best] = request.cores
+        left[best] -= request.cores
+    for request in rest:
+        need = request.cores
+        for s in sorted(range(len(left)), key=lambda s: (-min(now[request.key][s], left[s]), -left[s])):
+            shares[request.key][s] = min(need, left[s])
+            left[s] -= shares[request.key][s]
+            need -= shares[request.key][s]
+    return [(request, shares[request.key]) for request in group.requests]
 
 
 class _CorePicker:
-    """The choice of core numbers for seats. The pools of a memory domain are its free cores and those of others."""
+    """The choice of core numbers for requests. The pools of a memory domain are its free cores and those of others."""
 
-    def __init__(self, groups: Sequence[Group], seats: Sequence[RankRequest], cores: Cores) -> None:
+    def __init__(self, groups: Sequence[Group], requests: Sequence[RankRequest], cores: Cores) -> None:
         self.cores = cores
-        self.got: dict[Key, list[int]] = {seat.key: [] for group in groups for seat in group.seats}
-        self._taken = set(cores.numbers(fixed_cpus(seats)))
+        self.got: dict[RankKey, list[int]] = {request.key: [] for group in groups for request in group.requests}
+        self._taken = set(cores.numbers(fixed_cpus(requests)))
         self._surplus: dict[int, bool] = {}
-        for seat in seats:
-            mine = cores.numbers(seat.now)
-            gives = seat.key in self.got or len(mine) > seat.cores
+        for request in requests:
+            mine = cores.numbers(request.now)
+            gives = request.key in self.got or len(mine) > request.cores
             self._surplus.update(dict.fromkeys(mine, gives))
         self._free: dict[int, list[int]] = {}
         self._lent: dict[int, list[int]] = {}
         self._in_domain: dict[tuple[object, int], int] = {}
 
-    def keep(self, group: Group, seat: RankRequest, quota: Amounts) -> None:
-        """Keep the seat's present cores up to its quota in each socket."""
+    def keep(self, group: Group, request: RankRequest, quota: Amounts) -> None:
+        """Keep the request's present cores up to its quota in each socket."""
         mine: dict[int, dict[int, list[int]]] = {}
-        for number in sorted(self.cores.numbers(seat.now)):
+        for number in sorted(self.cores.numbers(request.now)):
             if number not in self._taken:
                 socket, domain = self.cores.socket_of[number], self.cores.domain_of[number]
                 mine.setdefault(socket, {}).setdefault(domain, []).append(number)
         for socket, domains in mine.items():
             for number in _core_order(domains, even=group.layout.kind == "spread")[: quota[socket]]:
-                self._give(group, seat, number)
+                self._give(group, request, number)
 
     def fill_pools(self) -> None:
-        """Put the cores that no seat keeps into pools; of others' cores those given up anyway come last."""
+        """Put the cores that no request keeps into pools; of others' cores those given up anyway come last."""
         for number, domain in enumerate(self.cores.domain_of):
             if number not in self._taken:
                 pool = self._lent if number in self._surplus else self._free
@@ -288,29 +288,29 @@ class _CorePicker:
         for lent in self._lent.values():
             lent.sort(key=lambda number: (self._surplus[number], number))
 
-    def add(self, group: Group, seat: RankRequest, quota: Amounts) -> None:
-        """Fill the seat's quota of each socket from the pools."""
+    def add(self, group: Group, request: RankRequest, quota: Amounts) -> None:
+        """Fill the request's quota of each socket from the pools."""
         had = [0] * len(quota)
-        for number in self.got[seat.key]:
+        for number in self.got[request.key]:
             had[self.cores.socket_of[number]] += 1
         for socket, domains in enumerate(self.cores.domains_of_socket):
             for need in range(quota[socket] - had[socket], 0, -1):
-                domain = min(domains, key=lambda d: self._rank(group, seat, d, need))
+                domain = min(domains, key=lambda d: self._rank(group, request, d, need))
                 free = self._free.get(domain)
                 pool = free or self._lent[domain]
-                self._give(group, seat, pool.pop(-1 if group.is_new or not free else 0))
+                self._give(group, request, pool.pop(-1 if group.is_new or not free else 0))
 
-    def _rank(self, group: Group, seat: RankRequest, domain: int, need: int) -> tuple[bool, int, int, int]:
+    def _rank(self, group: Group, request: RankRequest, domain: int, need: int) -> tuple[bool, int, int, int]:
         free, lent = len(self._free.get(domain, ())), len(self._lent.get(domain, ()))
         empty = not free and not lent
         if group.layout.kind == "spread":
             return empty, self._in_domain.get((id(group), domain), 0), -free, -lent
-        return empty, -self._in_domain.get((seat.key, domain), 0), max(0, need - free), max(0, need - free - lent)
+        return empty, -self._in_domain.get((request.key, domain), 0), max(0, need - free), max(0, need - free - lent)
 
-    def _give(self, group: Group, seat: RankRequest, number: int) -> None:
-        self.got[seat.key].append(number)
+    def _give(self, group: Group, request: RankRequest, number: int) -> None:
+        self.got[request.key].append(number)
         self._taken.add(number)
-        for who in (id(group), seat.key):
+        for who in (id(group), request.key):
             at = who, self.cores.domain_of[number]
             self._in_domain[at] = self._in_domain.get(at, 0) + 1
 

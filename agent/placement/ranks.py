@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from drom.agent.model.layouts import ANY, Layout
 
-Key = tuple[str, int]
+RankKey = tuple[str, int]
 """Identifies a task by job name and local rank."""
 
 
@@ -17,10 +17,10 @@ class RankRequest:
     """One rank to be placed: `cores` of the node; `fixed` is the exact mask it must have (0: free to move).
 
     `held`, `granted` and `target` are its CPUs today, `target` those of the plan; `layout` is that of its job, and
-    `fence` the CPUs it may have (0: any).
+    `cpuset` the CPUs it may have (0: any).
     """
 
-    key: Key
+    key: RankKey
     cores: int
     held: int = 0
     granted: int = 0
@@ -28,7 +28,7 @@ class RankRequest:
     floor: int = 1
     target: int = 0
     layout: Layout = ANY
-    fence: int = 0
+    cpuset: int = 0
 
     @property
     def now(self) -> int:
@@ -44,13 +44,13 @@ def fixed_cpus(ranks: Sequence[RankRequest]) -> int:
     return mask
 
 
-Place = Callable[[Sequence[RankRequest]], "dict[Key, int] | None"]
-"""The distribution kernel: seats to masks, or None when the counts do not fit."""
+PlacementKernel = Callable[[Sequence[RankRequest]], "dict[RankKey, int] | None"]
+"""The distribution kernel: requests to masks, or None when the counts do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlacement:
-    """Why jobs cannot be placed: a sentence for users, and the job with a strict layout or fence that prevents it."""
+    """Why jobs cannot be placed: a sentence for users, and the job with a strict layout or cpuset that prevents it."""
 
     reason: str
     job: str = ""

@@ -5,7 +5,7 @@ Jobs with a layout are placed first (`drom.agent.placement.layout_search`); the 
 them. It minimises sharing, splits and moves, but may need a swap that no sequence of disjoint grants performs. Then
 `stay` places them: a task that shrinks keeps part of its cores, a task that grows keeps all of them, so targets are
 reachable by shrinking first. If even that is not reachable, best-effort layouts are given up for now; strict ones never
-are. Ranks with different fences are placed in these without regard to sockets (`drom.agent.placement.fences`).
+are. Ranks with different cpusets are placed in these without regard to sockets (`drom.agent.placement.cpusets`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from drom.agent.model.layouts import ANY
-from drom.agent.placement.fences import fences_differ, place_in_fences
+from drom.agent.placement.cpusets import cpusets_differ, place_in_cpusets
 from drom.agent.placement.layout_search import place_layouts
-from drom.agent.placement.ranks import Key, NoPlacement, Place, RankRequest, fixed_cpus
+from drom.agent.placement.ranks import NoPlacement, PlacementKernel, RankKey, RankRequest, fixed_cpus
 from drom.agent.placement.siblings import pack_threads
 from drom.agent.placement.transitions import TaskState, is_reachable
 
@@ -27,84 +27,89 @@ if TYPE_CHECKING:
     from drom.agent.model.cores import Cores
 
 
-SWAP = NoPlacement("these cores cannot change hands without two programs meeting on one: free a core first.")
+NEEDS_SWAP = NoPlacement("these cores cannot change hands without two programs meeting on one: free a core first.")
 
 
-def place(seats: Sequence[RankRequest], cores: Cores, place: Place) -> dict[Key, int] | NoPlacement:
-    """Return disjoint masks for the seats, reachable through acknowledgements alone, or why there are none."""
-    if fences_differ(seats, cores):
-        return _place_in_fences(seats, cores)
-    laid_out = place_layouts(seats, cores)
+def place(requests: Sequence[RankRequest], cores: Cores, place: PlacementKernel) -> dict[RankKey, int] | NoPlacement:
+    """Return disjoint masks for the requests, reachable through acknowledgements alone, or why there are none."""
+    if cpusets_differ(requests, cores):
+        return _place_in_cpusets(requests, cores)
+    laid_out = place_layouts(requests, cores)
     if isinstance(laid_out, NoPlacement):
         return laid_out
-    for attempt in _attempts(seats, laid_out, cores, place):
-        if _is_reachable(seats, attempt):
+    for attempt in _attempts(requests, laid_out, cores, place):
+        if _is_reachable(requests, attempt):
             return attempt
-    return SWAP
+    return NEEDS_SWAP
 
 
-def _place_in_fences(seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int] | NoPlacement:
-    """Return masks inside the fences; layouts hold for ranks without a fence, best-effort ones where they can."""
-    free = [replace(seat, layout=ANY) if seat.fence else seat for seat in seats]
-    why = SWAP
+def _place_in_cpusets(requests: Sequence[RankRequest], cores: Cores) -> dict[RankKey, int] | NoPlacement:
+    """Return masks inside the cpusets; layouts hold for ranks without a cpuset, best-effort ones where they can."""
+    free = [replace(request, layout=ANY) if request.cpuset else request for request in requests]
+    why = NEEDS_SWAP
     for best_effort in (True, False):
         laid_out = place_layouts(free, cores, best_effort=best_effort)
         if isinstance(laid_out, NoPlacement):
             return laid_out
-        masks = place_in_fences(_fix(seats, laid_out), cores)
+        masks = place_in_cpusets(_fix(requests, laid_out), cores)
         if isinstance(masks, NoPlacement):
             why = masks
-        elif _is_reachable(seats, masks):
+        elif _is_reachable(requests, masks):
             return masks
     return why
 
 
-def _is_reachable(seats: Sequence[RankRequest], masks: dict[Key, int]) -> bool:
-    return is_reachable({seat.key: TaskState(seat.held, seat.granted, masks[seat.key], seat.floor) for seat in seats})
+def _is_reachable(requests: Sequence[RankRequest], masks: dict[RankKey, int]) -> bool:
+    return is_reachable(
+        {
+            request.key: TaskState(request.held, request.granted, masks[request.key], request.floor)
+            for request in requests
+        }
+    )
 
 
 def _attempts(
-    seats: Sequence[RankRequest], laid_out: dict[Key, int], cores: Cores, place: Place
-) -> Iterator[dict[Key, int]]:
-    """Yield masks for all seats, the best first."""
-    around = _fix(seats, laid_out)
+    requests: Sequence[RankRequest], laid_out: dict[RankKey, int], cores: Cores, place: PlacementKernel
+) -> Iterator[dict[RankKey, int]]:
+    """Yield masks for all requests, the best first."""
+    around = _fix(requests, laid_out)
     if placed := place(around):
         if cores.siblings:
-            yield pack_threads(seats, placed, cores)
+            yield pack_threads(requests, placed, cores)
         yield placed
     if stayed := place_in_place(around, cores):
         yield stayed
-    strict = place_layouts(seats, cores, best_effort=False)
+    strict = place_layouts(requests, cores, best_effort=False)
     if not isinstance(strict, NoPlacement) and strict.keys() != laid_out.keys():
-        yield from filter(None, [place_in_place(_fix(seats, strict), cores)])
+        yield from filter(None, [place_in_place(_fix(requests, strict), cores)])
 
 
-def _fix(seats: Sequence[RankRequest], masks: dict[Key, int]) -> list[RankRequest]:
-    return [replace(seat, fixed=masks[seat.key]) if seat.key in masks else seat for seat in seats]
+def _fix(requests: Sequence[RankRequest], masks: dict[RankKey, int]) -> list[RankRequest]:
+    return [replace(request, fixed=masks[request.key]) if request.key in masks else request for request in requests]
 
 
-def place_in_place(seats: Sequence[RankRequest], cores: Cores) -> dict[Key, int] | None:
+def place_in_place(requests: Sequence[RankRequest], cores: Cores) -> dict[RankKey, int] | None:
     """Return masks in which no task leaves a core unless it must, or None if they do not fit."""
-    taken = cores.whole(fixed_cpus(seats))
-    keep: dict[Key, list[int]] = {}
-    for seat in seats:
-        if not seat.fixed:
-            held = [cores.masks[number] for number in sorted(cores.numbers(seat.held))]
+    taken = cores.whole(fixed_cpus(requests))
+    keep: dict[RankKey, list[int]] = {}
+    for request in requests:
+        if not request.fixed:
+            held = [cores.masks[number] for number in sorted(cores.numbers(request.held))]
             own = [core for core in held if not core & taken]
-            keep[seat.key] = own[: seat.cores]
+            keep[request.key] = own[: request.cores]
     for mine in keep.values():
         for core in mine:
             taken |= core
     masks = {}
-    for seat in seats:
-        if seat.fixed:
-            masks[seat.key] = seat.fixed
+    for request in requests:
+        if request.fixed:
+            masks[request.key] = request.fixed
             continue
-        mine = keep[seat.key]
-        order = cores.masks if seat.held else cores.masks[::-1]
-        extra = list(islice((core for core in order if not core & taken), seat.cores - len(mine)))
-        if len(mine) + len(extra) < seat.cores:
+        mine = keep[request.key]
+        order = cores.masks if request.held else cores.masks[::-1]
+        extra = list(islice((core for core in order if not core & taken), request.cores - len(mine)))
+        if len(mine) + len(extra) < request.cores:
             return None
-        masks[seat.key] = sum(mine) + sum(extra)
-        taken |= masks[seat.key]
+        masks[request.key] = sum(mine) + sum(extra)
+        taken |= masks[request.key]
     return masks

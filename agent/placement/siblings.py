@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from drom.agent.model.cores import Cores
-    from drom.agent.placement.ranks import Key, RankRequest
+    from drom.agent.placement.ranks import RankKey, RankRequest
 
 
-def pack_threads(seats: Sequence[RankRequest], masks: Mapping[Key, int], cores: Cores) -> dict[Key, int]:
+def pack_threads(requests: Sequence[RankRequest], masks: Mapping[RankKey, int], cores: Cores) -> dict[RankKey, int]:
     """Return `masks` with threads exchanged within memory domains so that each task has whole cores where possible.
 
-    Seats with an exact mask keep it; every task keeps its number of threads in each domain.
+    Requests with an exact mask keep it; every task keeps its number of threads in each domain.
     """
     fixed = mobile = 0
-    for seat in seats:
-        fixed |= seat.fixed
-        mobile |= 0 if seat.fixed else masks[seat.key]
-    whose = {cpu: seat.key for seat in seats if not seat.fixed for cpu in cpus(masks[seat.key])}
-    together = {seat.key: seat.fixed for seat in seats}
+    for request in requests:
+        fixed |= request.fixed
+        mobile |= 0 if request.fixed else masks[request.key]
+    whose = {cpu: request.key for request in requests if not request.fixed for cpu in cpus(masks[request.key])}
+    together = {request.key: request.fixed for request in requests}
     for wholes in cores.siblings:
         if not mobile & sum(wholes):
             continue
@@ -44,14 +44,14 @@ def pack_threads(seats: Sequence[RankRequest], masks: Mapping[Key, int], cores: 
 class _Domain:
     """Divides the threads of the cores of one memory domain anew, given the present task of each thread."""
 
-    def __init__(self, wholes: Sequence[int], whose: Mapping[int, Key], fixed: int) -> None:
+    def __init__(self, wholes: Sequence[int], whose: Mapping[int, RankKey], fixed: int) -> None:
         threads = [(core, cpu) for core in wholes if core & ~fixed for cpu in cpus(core & ~fixed)]
         self.core_of = {cpu: core for core, cpu in threads}
         self.open = dict.fromkeys(core for core in wholes if not core & fixed)
         self.empty = sum(self.open)
         self.free = sum(1 << cpu for _, cpu in threads)
-        self.had: dict[Key, int] = {}
-        parts: Counter[tuple[int, Key]] = Counter()
+        self.had: dict[RankKey, int] = {}
+        parts: Counter[tuple[int, RankKey]] = Counter()
         for core, cpu in threads:
             if cpu in whose:
                 self.had[whose[cpu]] = self.had.get(whose[cpu], 0) | 1 << cpu
@@ -61,7 +61,7 @@ class _Domain:
         self.got = dict.fromkeys(self.had, 0)
         self.mates: dict[str, int] = {}
 
-    def distribute(self) -> dict[Key, int]:
+    def distribute(self) -> dict[RankKey, int]:
         """Return the mask of each task in this domain."""
         for (core, key), _ in self.parts:
             if core in self.open and core.bit_count() <= self.lack[key]:
@@ -81,7 +81,7 @@ class _Domain:
         """Return a core of at most `threads` threads, none of them assigned, or 0 if there is none."""
         return next((core for core in self.open if core.bit_count() <= threads), 0)
 
-    def _give(self, key: Key, mask: int) -> None:
+    def _give(self, key: RankKey, mask: int) -> None:
         core = self.core_of[mask.bit_length() - 1]
         self.open.pop(core, None)
         self.empty &= ~core

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numpy without the threads of OpenBLAS, whose functions drom calls for a few small fits only.
+"""Numpy without the threads of OpenBLAS, which drom calls for a few small fits only.
 
 When numpy loads it, OpenBLAS starts a thread for each CPU but one, and each uses its CPU for 50 ms before it rests.
 On a node with many cores each command would do so beside the programs that have these cores.

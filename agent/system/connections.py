@@ -30,11 +30,11 @@ BACKLOG = 8
 full, a process that connects waits in the kernel, unless its socket is non-blocking."""
 SILENCE = 5.0
 """Seconds that a new connection may stay open without a message."""
-NEEDED = 1001
+RESERVED_FDS = 1001
 """Descriptors that must be free for urgent connections: 1000 events wait at ZeroMQ's end and one at ours."""
-RESERVE = 32 + NEEDED
+RESERVE = 32 + RESERVED_FDS
 """Descriptors that connections leave for the agent's own work and its other sockets; if there are few, half of them."""
-DEAF = 0.5
+ACCEPT_PAUSE = 0.5
 """Seconds for which no connection is accepted after the kernel has refused one, for example for lack of descriptors."""
 TURN_SECONDS = 0.0005
 """Seconds after which a turn is over."""
@@ -177,7 +177,7 @@ class Connections(Generic[C]):
         """The open connections by descriptor number, as epoll reports these."""
         self._held = 0
         self._ticks = count(1)
-        self._deaf_until: float | None = None
+        self._paused_until: float | None = None
         """When the listening socket is watched again, if the kernel has refused a connection or a watch."""
         self._look_at = 0.0
         limit = raise_fd_limit()
@@ -220,9 +220,9 @@ class Connections(Generic[C]):
 
     def tend(self, now: float) -> None:
         """Close the connections that have taken too long, and resume accepting others if that is due."""
-        if self._deaf_until is not None and now >= self._deaf_until:
+        if self._paused_until is not None and now >= self._paused_until:
             listens = self._watch(self._listening.fileno())
-            self._deaf_until = None if listens else now + DEAF
+            self._paused_until = None if listens else now + ACCEPT_PAUSE
         if now >= self._look_at:
             self._look_at = now + LOOK
             for connection in [c for c in self._open.values() if c.closes_at is not None and now >= c.closes_at]:
@@ -275,7 +275,7 @@ class Connections(Generic[C]):
                 return
             except OSError:  # no room, or a filter's refusal
                 self._unwatch(self._listening.fileno())
-                self._deaf_until = time.monotonic() + DEAF
+                self._paused_until = time.monotonic() + ACCEPT_PAUSE
                 return
             accepted.setblocking(False)
             self._take_in(accepted)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-WITH_US = ("setpriv", "--pdeathsig", "TERM")
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM")
 """Prefix of a command line that makes it get SIGTERM when the thread that starts it has ended, also if killed."""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from drom.agent.ipc import cpu_locks
 from drom.agent.system import python_command
-from drom.agent.system.unix_signals import WITH_US
+from drom.agent.system.unix_signals import DIE_WITH_PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +125,7 @@ class AgentProcess:
 
 def command_of(*words: str) -> list[str]:
     """Return a command line for ``drom`` with these words; its process ends with the thread that starts it."""
-    return [*WITH_US, *python_command.drom(*words)]
+    return [*DIE_WITH_PARENT, *python_command.drom(*words)]
 
 
 APART = (cpu_locks.VARIABLE, "DROM_IGNORE_SLURM")

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def whole(size: int, halo: int = 0) -> Axis:
-    """Return an axis whose `size` indices each part has all; of which `halo` more are on both sides of the own ones."""
+    """Return an axis that is not split: each part has all `size` indices, and `halo` more on both sides of them."""
     return Axis(fit(size), 0, 0, fit(halo))
 
 
 def block(size: int, halo: int = 0) -> Axis:
-    """Return an axis of which each part has equally many consecutive indices."""
+    """Return an axis that is split into equally long blocks of consecutive indices, one for each part."""
     return Axis(fit(size), 1, 0, fit(halo))
 
 
 def cyclic(size: int, block: int, halo: int = 0) -> Axis:
-    """Return an axis of which blocks of `block` indices are dealt out in turn."""
+    """Return an axis that is split into blocks of `block` indices, dealt out to the parts in turn."""
     return Axis(fit(size), 2, fit(block), fit(halo))
 
 

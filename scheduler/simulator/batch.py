@@ -101,7 +101,7 @@ class _Simulation:
             self.process.start()
 
     def stop(self) -> None:
-        """Have it write what it has, and end."""
+        """Interrupt the process: it writes the results that it has, and ends."""
         if self.process.pid and self.process.exitcode is None:
             os.kill(self.process.pid, signal.SIGINT)
 

@@ -16,7 +16,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drom.agent.system.unix_signals import WITH_US
+from drom.agent.system.unix_signals import DIE_WITH_PARENT
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.testbed.local import PATIENCE, await_condition
 
@@ -79,7 +79,7 @@ class Member:
         """Start it. Raises SchedulerError if etcd is not installed."""
         words = command(self.name, self._folder / self.name, f"{self.scheme}://{self.at}", self._options)
         with (self._folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen([*WITH_US, *words], stdout=log, stderr=log)
+            self.process = subprocess.Popen([*DIE_WITH_PARENT, *words], stdout=log, stderr=log)
 
     @property
     def log(self) -> str:

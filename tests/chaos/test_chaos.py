@@ -97,7 +97,7 @@ def test_the_watcher_sees_a_core_that_is_held_twice(tmp_path: Path) -> None:
     """The process that watches a storm reports a registry that no agent may write."""
     registry = Registry(tmp_path)
     for slot, pid in ((0, 100), (1, 101)):
-        registry.seat(slot, pid, 1)
+        registry.assign(slot, pid, 1)
         registry.view[registry.base(slot) + layout.mask_offset("held", 128)] = 0b11
     watch = [sys.executable, "-m", "tests.chaos.watch", str(tmp_path), "registry"]
     with subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watcher:

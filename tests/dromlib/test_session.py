@@ -203,7 +203,7 @@ class TestPoll:
         with pytest.raises(ValueError, match=r"^min_cpus=4 is above max_cpus=2: give at most as many"):
             dromlib.attach([], min_cpus=4, max_cpus=2)
 
-    def test_closing_leaves_the_seat(self, fake: FakeAgent) -> None:
+    def test_a_closed_session_has_no_responder(self, fake: FakeAgent) -> None:
         """After the block the agent knows; polls answer None, and closing again does nothing."""
         with dromlib.attach([]) as session:
             pass
@@ -214,14 +214,14 @@ class TestPoll:
         assert (session.mode, session.poll(), session.wait()) == ("unmanaged", None, None)
         assert fake.progress == 0
 
-    def test_an_exception_leaves_the_seat_and_goes_on(self, fake: FakeAgent) -> None:
+    def test_an_exception_closes_the_session_and_is_raised(self, fake: FakeAgent) -> None:
         """What is raised in the block comes out of it, and the agent knows that the program has left."""
         with pytest.raises(KeyError, match="mine"), dromlib.attach([]):
             raise KeyError("mine")
         fake.wait_left()
 
     def test_an_attach_that_fails_leaves_nothing_behind(self, fake: FakeAgent) -> None:
-        """An adapter raises during the first grant: whoever keeps the exception keeps no seat, and no bounds."""
+        """An adapter that raises during the first grant leaves no responder and no bounds behind."""
 
         class Bad(Recorder):
             def apply(self, grant: Grant) -> None:
@@ -234,7 +234,7 @@ class TestPoll:
             assert fake.wanted == (0, 2)
         assert kept.value.args == (4,)
 
-    def test_a_session_that_is_dropped_leaves_the_seat(self, fake: FakeAgent) -> None:
+    def test_a_session_without_references_has_no_responder(self, fake: FakeAgent) -> None:
         """The last reference closes it."""
         session = dromlib.attach([])
         del session
@@ -249,8 +249,8 @@ class TestPoll:
         with dromlib.attach([]) as session:
             assert session.mode == "responder"
 
-    def test_sessions_of_one_process_share_its_seat(self, fake: FakeAgent) -> None:
-        """Each session gets every grant and may acknowledge it; the last to close leaves the seat."""
+    def test_sessions_of_one_process_share_its_responder(self, fake: FakeAgent) -> None:
+        """Each session gets every grant and may acknowledge it; with the last one the responder leaves."""
         with dromlib.attach([]) as outer:
             with dromlib.attach([]) as inner:
                 assert (outer.mode, inner.mode) == ("responder", "responder")

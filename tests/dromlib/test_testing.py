@@ -127,8 +127,8 @@ def test_nonsense_is_refused() -> None:
         assert session.poll() is None
 
 
-def test_the_seat_is_free_after_its_holder_has_died() -> None:
-    """A program that is killed leaves the seat to the next."""
+def test_a_program_can_register_after_the_responder_has_died() -> None:
+    """A program can become the responder after one that was killed."""
     with FakeAgent("0") as fake:
         with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as program:
             fake.wait_attached()
@@ -164,6 +164,6 @@ def test_what_goes_wrong_behind_the_door_is_raised(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> bool:
         raise AssertionError("mine")
 
-    monkeypatch.setattr(FakeAgent, "_sit", fail)
+    monkeypatch.setattr(FakeAgent, "_make_responder", fail)
     with pytest.raises(AssertionError, match="mine"), FakeAgent(), dromlib.attach([]) as session:
         assert session.mode == "unmanaged"

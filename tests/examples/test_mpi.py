@@ -70,7 +70,7 @@ def test_two_ranks_are_two_tasks_of_one_job(tmp_path: Path, folder: Path, name: 
         managed = programs.start(*mpirun(2, *agent.run("--", *words)), **mpi_environment(tmp_path))
         job = Path(words[0]).name
 
-        # From the loop on the program itself has the seat, which the launcher's library or hook may have had before.
+        # From the loop on the program itself is the responder, before it perhaps the launcher's library or hook.
         agents.wait_until(
             lambda: [bool(row["progress"]) for row in agent.order("ps")["tasks"]] == [True] * 2, managed.show
         )

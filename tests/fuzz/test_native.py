@@ -42,7 +42,7 @@ def seeds(folder: Path) -> Path:
     for name in ("agent", "corpus"):
         (folder / name).mkdir()
     registry = testing.Registry(folder / "agent", 2)
-    registry.seat(1, 7, 9)
+    registry.assign(1, 7, 9)
     registry.publish(1, 0b1011)
     reply = layout.pack_reply("granted", slot=1, mask=0b1011, mask_bits=128, text="granted", task=(7, 9))
     mailbox = registry.mailbox(1).read_bytes()

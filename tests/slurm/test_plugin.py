@@ -327,7 +327,7 @@ def test_the_plugin_shows_slurm_only_what_slurm_calls(site: Slurm) -> None:
 
 
 def test_tasks_keep_to_slurms_cpus_without_control_groups() -> None:
-    """Their affinity is their fence then, and each is a job of the agent with the name of Slurm's job."""
+    """Their affinity is their cpuset then, and each is a job of the agent with the name of Slurm's job."""
     with slurm_with_plugin(groups=False) as site:
         site.launch("two", "-n2", "-c1", "--malleable=1:2", "sleep", "1000")
         site.await_true(lambda: sorted(site.tasks().values()) == ["0", "1"], "a CPU for each task")

@@ -158,7 +158,7 @@ class World:
             task, job = registry.restore(record)
             if known := self.confined.get(task.arrival.pid):
                 task.arrival = replace(
-                    task.arrival, fence=known.fence, batch_job=known.batch_job, batch_fence=known.batch_fence
+                    task.arrival, cpuset=known.cpuset, batch_job=known.batch_job, batch_cpuset=known.batch_cpuset
                 )
             if task.responder and task.arrival.pid in wishes:
                 task.said = task.wish = wishes[task.arrival.pid]  # they stand in the mailbox

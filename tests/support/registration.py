@@ -45,7 +45,7 @@ class Request:
     def attach(self, registry: Registry, slot: int = 0, *, follower: bool = False) -> None:
         """Answer an attach: the sender gets `slot`, or follows the task in it."""
         if not follower:
-            registry.seat(slot, self.pid, start_time(self.pid))
+            registry.assign(slot, self.pid, start_time(self.pid))
         identity = layout.SLOT.unpack(registry.view, registry.base(slot))
         pid, start = identity["pid"], identity["start_time"]
         assert isinstance(pid, int)

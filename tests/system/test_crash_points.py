@@ -386,21 +386,21 @@ Act = tuple["Callable[[Stage], None]", "Callable[[Stage], bool]"]
 
 
 def _arrive(_stage: Stage) -> Act:
-    return (lambda s: void(s.launch("guest"))), (lambda s: s.jobs_are(old=1, guest=1) and seated(s, "guest"))
+    return (lambda s: void(s.launch("guest"))), (lambda s: s.jobs_are(old=1, guest=1) and has_responder(s, "guest"))
 
 
-def _seat(stage: Stage) -> Act:
+def _responder(stage: Stage) -> Act:
     guest = stage.launch("guest", "--outside")
     guest.await_out("^runs")
     stage.await_jobs(old=1, guest=1)
-    return (lambda _: guest.tell("a")), (lambda s: seated(s, "guest"))
+    return (lambda _: guest.tell("a")), (lambda s: has_responder(s, "guest"))
 
 
-def _leave_seat(stage: Stage) -> Act:
+def _responder_leaves(stage: Stage) -> Act:
     guest = stage.launch("guest")
-    wait_until(lambda: seated(stage, "guest"), stage.slots)
+    wait_until(lambda: has_responder(stage, "guest"), stage.slots)
     stage.await_jobs(old=1, guest=1)
-    return (lambda _: guest.tell("d")), (lambda s: not seated(s, "guest"))
+    return (lambda _: guest.tell("d")), (lambda s: not has_responder(s, "guest"))
 
 
 def _grant(_stage: Stage) -> Act:
@@ -476,8 +476,8 @@ def _stop(stage: Stage) -> Act:
 
 SAMPLE: dict[str, Point] = {
     "arrive": ("store", 24),
-    "seat": ("sendmsg", 1),
-    "leave-seat": ("write", 1),
+    "responder": ("sendmsg", 1),
+    "responder-leaves": ("write", 1),
     "grant": ("futex", 1),
     "apply": ("store", 1),
     "enforce": ("sched_setaffinity", 1),
@@ -495,16 +495,16 @@ def void(_: object) -> None:
     """Do nothing with a value."""
 
 
-def seated(stage: Stage, job: str) -> bool:
-    """Say whether somebody sits in the responder's seat of a job."""
+def has_responder(stage: Stage, job: str) -> bool:
+    """Return whether a job has a responder."""
     slot = stage.slots().get(job)
     return bool(slot and slot.responder[0])
 
 
 TRANSITIONS: dict[str, Callable[[Stage], Act]] = {
     "arrive": _arrive,
-    "seat": _seat,
-    "leave-seat": _leave_seat,
+    "responder": _responder,
+    "responder-leaves": _responder_leaves,
     "grant": _grant,
     "apply": _apply,
     "enforce": _enforce,

@@ -29,7 +29,7 @@ TAKES_MUCH = (sys.executable, "-c", f"bytearray(200 * {MIB})")
 
 def _why_not() -> str:
     try:
-        base = memory_limits.find(Path("/nowhere"), fenced=False).base
+        base = memory_limits.find(Path("/nowhere"), confined=False).base
         memory_limits.make(base / "drom-test", MIB)
     except (ControlError, OSError) as error:
         return str(error)
@@ -63,7 +63,7 @@ def agent_of(folder: Path, scheduler: FakeScheduler, *options: str, stop: bool =
 
 def groups(agent: Agent) -> list[Path]:
     """Return the control groups of an agent's jobs."""
-    limits = memory_limits.find(agent.dir.absolute(), fenced=False)
+    limits = memory_limits.find(agent.dir.absolute(), confined=False)
     return [path for path in limits.base.iterdir() if path.name.startswith(limits.group(1, 1).name[:-3])]
 
 

@@ -174,7 +174,7 @@ def test_program_that_never_polls_is_enforced_after_the_grace_time(
 
 
 def test_a_program_that_becomes_a_deaf_one_is_waited_for_once(agent: Agent, start: Programs, program: Path) -> None:
-    """After one grace time the seat of a responder that has executed a program without libdrom is free."""
+    """A task has no responder one grace time after its responder has executed a program without libdrom."""
     a = start.start(*agent.run("--job", "a", "--", program, "--then", "sleep", "1000"))
     a.await_out("cpus 0,1$")
     agent.await_tasks(a="0-1")

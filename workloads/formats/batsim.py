@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads of Batsim, in JSON: jobs, and profiles of what they do. Jobs whose profile is a delay have a run time."""
+"""Workloads of Batsim, in JSON: jobs, and profiles of what they do. Jobs with a delay as profile have a run time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bridge from the state machine's seats to the kernel's requests, and the kernel's compilation.
+"""The bridge from the requests of ranks to those of the kernel's tasks, and the kernel's compilation.
 
 A kernel that was never compiled for this processor takes half a minute. The agent does not wait for it: it starts with
 the same code as plain Python, while another process compiles into numba's cache, and then loads the result.
@@ -19,7 +19,7 @@ from drom.agent.topology.machine import usable_cores
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from drom.agent.placement.ranks import Key, RankRequest
+    from drom.agent.placement.ranks import RankKey, RankRequest
     from drom.agent.topology.machine import Topology
 
 
@@ -48,17 +48,17 @@ class CompiledKernel:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
             )
 
-    def __call__(self, seats: Sequence[RankRequest]) -> dict[Key, int] | None:
-        """Return a mask for each seat, or None when the counts do not fit."""
+    def __call__(self, requests: Sequence[RankRequest]) -> dict[RankKey, int] | None:
+        """Return a mask for each request, or None when the counts do not fit."""
         pinned = 0
-        for seat in seats:
-            pinned |= seat.fixed
-        answer = self._distributor.place([_task_request(seat, pinned) for seat in seats])
+        for request in requests:
+            pinned |= request.fixed
+        answer = self._distributor.place([_task_request(request, pinned) for request in requests])
         if isinstance(answer, Infeasible):
             return None
-        masks = cast("dict[Key, int]", dict(answer.masks))
+        masks = cast("dict[RankKey, int]", dict(answer.masks))
         # The kernel places whole cores; a pin may name some of a core's threads.
-        return masks | {seat.key: seat.fixed for seat in seats if seat.fixed}
+        return masks | {request.key: request.fixed for request in requests if request.fixed}
 
     @property
     def warning(self) -> str:
@@ -79,11 +79,11 @@ class CompiledKernel:
             self.compiler.wait()
 
 
-def _task_request(seat: RankRequest, pinned: int) -> TaskRequest:
+def _task_request(request: RankRequest, pinned: int) -> TaskRequest:
     return TaskRequest(
-        task=seat.key,
-        job=seat.key[0],
-        cores=seat.cores,
-        current=seat.fixed or seat.held & ~pinned,
-        fixed=bool(seat.fixed),
+        task=request.key,
+        job=request.key[0],
+        cores=request.cores,
+        current=request.fixed or request.held & ~pinned,
+        fixed=bool(request.fixed),
     )

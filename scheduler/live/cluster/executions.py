@@ -294,7 +294,7 @@ class Executions:
             self.ranks.vacated(part, message, now)
 
     def _set_needs(self, job: Job) -> None:
-        """Have the policy leave a job of whole nodes as many as it needs now, with enough cores of each."""
+        """Set for the policy how many whole nodes a job needs now, and how many cores of each."""
         controller = self._state.controller
         if isinstance(controller, Controller):
             request = self._queue.request(job)

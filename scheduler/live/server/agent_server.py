@@ -147,7 +147,7 @@ class AgentServer:
         caller = (remote_caller if peer.socket else local_caller)(frame)
         if peer in self._names:
             self._spoke[peer] = time.monotonic()
-        elif caller.key not in ("", keys.OURSELVES) and _is_user(caller.key):
+        elif caller.key not in ("", keys.OWN_KEY) and _is_user(caller.key):
             whose = f"this address is for agents, and the key {caller.key} is that of a user"
             raise ControlError(
                 f"{whose}: use the address for users (--users), or trust a node's key under another name."
@@ -220,7 +220,7 @@ class AgentServer:
 
 def _why_not(caller: Caller, node: str) -> str:
     """Return why a caller may not represent a node; empty if it may."""
-    if caller.key in (node, keys.OURSELVES) if caller.key else caller.uid in (0, os.geteuid()):
+    if caller.key in (node, keys.OWN_KEY) if caller.key else caller.uid in (0, os.geteuid()):
         return ""
     whose = "run it as root or as the scheduler's user, or give its key the name of the node"
     return f"this agent may not act for node {node}: {whose}."

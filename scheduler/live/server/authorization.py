@@ -27,7 +27,7 @@ def user_of(caller: Caller) -> User:
     The scheduler's own key stands for the scheduler's user. Raises ControlError for a key with any other name, and if
     the system's directory of users does not answer, except for root.
     """
-    named = caller.key not in ("", keys.OURSELVES)
+    named = caller.key not in ("", keys.OWN_KEY)
     if caller.uid == 0 and not named:
         return User(0, 0, "root")
     try:

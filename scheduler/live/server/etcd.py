@@ -247,7 +247,7 @@ class Etcd:
         raise SilentError("; ".join(why[number] for number in sorted(why)) or f"it has not answered for {seconds:g} s")
 
     def _ask(self, path: str, body: dict[str, Any], seconds: float) -> urllib3.BaseHTTPResponse:
-        """Send a request to the member whose turn it is, and return the response, whose body has not been read."""
+        """Send a request to the next member in turn; return the response with its body unread."""
         number = self._turn % len(self._pools)
         if self.address.login and not self._token and not path.endswith("/authenticate"):
             name, _, password = self.address.login.partition(":")
@@ -326,7 +326,7 @@ class Etcd:
             return held, int(answer["header"]["revision"]), record_of(found[0]) if found else None
 
     def first(self, prefix: str, seconds: float, revision: int = 0) -> Record | None:
-        """Return the first record whose key begins with a prefix; None if there is none."""
+        """Return the first record with a key that begins with `prefix`; None if there is none."""
         _, found = next(self.pages(prefix, 1, seconds, revision))
         return found[0] if found else None
 

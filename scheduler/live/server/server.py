@@ -445,7 +445,7 @@ class Server:
         now = self.stored.clock()
         repeats = self._desk.name_of(peer) == message.node and self.cluster.members.alive(message.node, now)
         try:
-            self._check_seat(peer, message, why_not)
+            self._check_connection(peer, message, why_not)
             self.cluster.agents.hello(message, now)
         except SchedulerError as error:
             self._desk.reject(peer, message.node, str(error))
@@ -454,7 +454,7 @@ class Server:
             if not repeats:
                 self._log("node_joined", node=message.node, host=message.host, cores=message.cores)
 
-    def _check_seat(self, peer: Peer, message: say.Hello, why_not: str) -> None:
+    def _check_connection(self, peer: Peer, message: say.Hello, why_not: str) -> None:
         """Raise SchedulerError if a connection may not represent the node that it names, as with a `why_not`."""
         name = message.node
         if why_not:

@@ -28,7 +28,7 @@ import psutil
 from drom.agent.control import keys
 from drom.agent.errors import ControlError
 from drom.agent.system import python_command
-from drom.agent.system.unix_signals import WITH_US
+from drom.agent.system.unix_signals import DIE_WITH_PARENT
 from drom.agent.testbed.agent_process import AgentProcess, clean_environment
 from drom.scheduler.live.accounting import entries_of
 from drom.scheduler.live.cluster.jobs import COMPLETED
@@ -384,7 +384,9 @@ def _are_up(client: Client, home: str, count: int) -> bool:
 def _nodes(folder: Path, words: list[str]) -> AgentProcess:
     """Start a process with emulated nodes."""
     code = f"from {__name__} import serve; import sys; serve(*sys.argv[1:])"
-    return AgentProcess([*WITH_US, *python_command.python(code, *words)], folder / "nodes.log", clean_environment())
+    return AgentProcess(
+        [*DIE_WITH_PARENT, *python_command.python(code, *words)], folder / "nodes.log", clean_environment()
+    )
 
 
 def serve(own: str, *words: str) -> None:

@@ -122,7 +122,7 @@ def messages_of(rows: int) -> int:
 
 @routine
 def end_round(w: World, heap: Heap, j: int, now: float) -> None:
-    """Continue a job whose nodes have all answered, at the end of the turn of its controller."""
+    """Continue a job after all its nodes have answered, at the end of the turn of its controller."""
     c = w.home[j]
     w.phase[j] = ENDING if w.phase[j] == STARTED and w.size[j] > 1 else DONE
     if w.phase[j] == DONE:

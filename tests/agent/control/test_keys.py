@@ -124,14 +124,14 @@ class TestModes:
         (folder / "peers/folder.key").mkdir(mode=0o755)
         with pytest.raises(KeysError, match=r"folder.key does not contain a key: "):
             load(folder)
-        assert ours.peers() == {ours.public: keys.OURSELVES}
+        assert ours.peers() == {ours.public: keys.OWN_KEY}
 
     @given(text=st.binary(max_size=300))
     def test_any_bytes_are_a_key_or_a_sentence(self, tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
         """Nothing else comes of what a file holds."""
         keys_ = make(tmp_path_factory.mktemp("keys") / "own")
         (keys_.folder / "peers/x.key").write_bytes(text)
-        assert set(keys_.peers().values()) <= {"x", keys.OURSELVES}
+        assert set(keys_.peers().values()) <= {"x", keys.OWN_KEY}
         with contextlib.suppress(KeysError):
             load(keys_.folder)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drom.agent.control.zmtp import MORE, PATIENCE, PING, PONG, FrameReader, PublisherServer, ZmtpServer, frame
 from drom.agent.system import connections
-from drom.agent.system.connections import DEAF, LOOK, MOST_HELD
+from drom.agent.system.connections import ACCEPT_PAUSE, LOOK, MOST_HELD
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -593,13 +593,13 @@ class TestNoRoomForWatches:
         monkeypatch.setattr(exchange.lines, "_epoll", epoll)
         lines = exchange.lines
         lines._unwatch(lines._listening.fileno())
-        lines._deaf_until = time.monotonic()
+        lines._paused_until = time.monotonic()
         epoll.refuses = "register"
         with connect(folder / "control") as line:
             line.sendall(frame(b"heard"))
             assert messages(exchange) == []
             epoll.refuses = ""
-            lines.tend(time.monotonic() + DEAF)
+            lines.tend(time.monotonic() + ACCEPT_PAUSE)
             assert messages(exchange) == [b"heard"]
 
     def test_an_exchange_that_cannot_be_leaves_no_descriptor(

@@ -79,7 +79,7 @@ def test_who_writes_all_the_time_does_not_have_his_threads_looked_at_all_the_tim
 
 
 def test_a_user_has_few_lines_about_who_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a responder has left its seat is told as what its user does."""
+    """A responder that leaves is logged as an event of its user."""
     node, task = shrinking()
     told: list[tuple[int, str]] = []
     mail = post(node, task, layout.EPOCH_RETIRED)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def test_those_that_shrink_are_saved_first() -> None:
-    """A core that changes hands leaves one record and fence before it enters another: none ever shows it twice."""
+    """A core that changes hands leaves one record and cpuset before it enters another: none ever shows it twice."""
     grows, shrinks = task_of(0, (2, 0b1111)), task_of(1, (2, 0b0001))
     file = {0: 0b0001, 1: 0b1111}
     saved: list[object] = []
@@ -27,13 +27,13 @@ def test_those_that_shrink_are_saved_first() -> None:
     grants = SimpleNamespace(take_unsaved=lambda: [grows, shrinks], allowed=lambda task: task.held)
     node = SimpleNamespace(grants=grants, jobs={"a": job_of(grows)}, plan=plan)
 
-    cpusets = SimpleNamespace(update=lambda task, _mask, _pids: saved.append(("fence", task.slot)))
+    cpusets = SimpleNamespace(update=lambda task, _mask, _pids: saved.append(("cpuset", task.slot)))
     watcher = SimpleNamespace(processes_of=lambda _: None)
     actuator = SimpleNamespace(registry=registry, node=node, cpusets=cpusets, watcher=watcher)
 
     Actuator.save(cast("Actuator", actuator))
 
-    assert saved == [1, ("fence", 1), 0, ("fence", 0)]
+    assert saved == [1, ("cpuset", 1), 0, ("cpuset", 0)]
 
 
 def test_who_starts_only_to_be_found_gone_leaves_a_slot_for_others(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_what_is_left_of_a_task_goes_back(base: Path) -> None:
 
 
 def test_only_groups_of_ones_own_directory_are_taken_down(base: Path) -> None:
-    """Two agents may share a group; who does not fence takes down what was left in his directory."""
+    """Two agents may share a group; an agent without cpusets removes those left in its directory."""
     mine, yours = task_of(0, (1, 1)), task_of(1, (1, 2))
     cpusets_of(base).update(mine, mine.held, lambda: [ME])
     cpusets_of(base, "/run/other").update(yours, yours.held, lambda: [ME])

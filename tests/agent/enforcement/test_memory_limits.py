@@ -32,11 +32,11 @@ def test_groups_of_version_1_are_below_the_agents_own(tmp_path: Path) -> None:
     """Limits of the agent's group then hold for jobs as well."""
     root = plant(tmp_path, V1 + V2, "4:memory:/box\n0::/\n", "memory/box")
 
-    found = memory_limits.find(RUN, fenced=True, root=root)
+    found = memory_limits.find(RUN, confined=True, root=root)
 
     assert found.base == tmp_path / "sys/fs/cgroup/memory/box"
     assert found.group(7, 2).name.endswith("-7.2")
-    assert found.group(7, 2) != memory_limits.find(Path("/run/other"), fenced=False, root=root).group(7, 2)
+    assert found.group(7, 2) != memory_limits.find(Path("/run/other"), confined=False, root=root).group(7, 2)
 
 
 @pytest.mark.parametrize(("mounts", "below"), [(V1, "memory/"), (V2, "")])
@@ -45,11 +45,13 @@ def test_the_group_of_the_service_for_tasks_is_preferred(tmp_path: Path, mounts:
     own = "4:memory:/system.slice/drom-agent.service\n0::/system.slice/drom-agent.service\n"
     root = plant(tmp_path, mounts, own, f"{below}system.slice/drom-agent.service", below + cpusets.HOLDER)
 
-    assert memory_limits.find(RUN, fenced=False, root=root).base == tmp_path / "sys/fs/cgroup" / below / cpusets.HOLDER
+    assert (
+        memory_limits.find(RUN, confined=False, root=root).base == tmp_path / "sys/fs/cgroup" / below / cpusets.HOLDER
+    )
 
 
 @pytest.mark.parametrize(
-    ("mounts", "controllers", "fenced", "reason"),
+    ("mounts", "controllers", "confined", "reason"),
     [
         ("", "memory", False, "no control groups of version 2 are mounted here: start drom-tasks.service."),
         (
@@ -68,14 +70,14 @@ def test_the_group_of_the_service_for_tasks_is_preferred(tmp_path: Path, mounts:
     ],
 )
 def test_memory_that_cannot_be_limited_has_a_reason(
-    tmp_path: Path, mounts: str, controllers: str, reason: str, *, fenced: bool
+    tmp_path: Path, mounts: str, controllers: str, reason: str, *, confined: bool
 ) -> None:
     """One sentence says what is missing, and nothing is changed."""
     root = plant(tmp_path, mounts, "0::/box\n", "box", controllers=controllers)
     before = sorted(root.rglob("*"))
 
     with pytest.raises(ControlError) as refused:
-        memory_limits.find(RUN, fenced=fenced, root=root)
+        memory_limits.find(RUN, confined=confined, root=root)
 
     assert str(refused.value) == reason.format(root)
     assert sorted(root.rglob("*")) == before
@@ -89,7 +91,7 @@ def test_a_group_that_may_not_be_used_has_a_reason(tmp_path: Path, monkeypatch: 
     with pytest.raises(
         ControlError, match=r"^this user may not make control groups in .*/box: run the agent as root\.$"
     ):
-        memory_limits.find(RUN, fenced=False, root=root)
+        memory_limits.find(RUN, confined=False, root=root)
 
 
 def test_swap_is_limited_as_well(tmp_path: Path) -> None:

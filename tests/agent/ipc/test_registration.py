@@ -49,12 +49,12 @@ class TestParse:
         )
 
     @pytest.mark.parametrize(("kind", "for_parent"), [(1, True), (2, False)])
-    def test_only_a_launch_is_for_a_parent_or_has_a_fence_of_its_own(self, kind: int, for_parent: bool) -> None:
+    def test_only_a_launch_is_for_a_parent_or_is_confined_by_its_affinity(self, kind: int, for_parent: bool) -> None:
         """The flags mean nothing in a request to attach."""
-        parent, fenced = (request(kind=kind, flags=flag) for flag in (layout.REQUEST_PARENT, layout.REQUEST_FENCED))
+        parent, confined = (request(kind=kind, flags=flag) for flag in (layout.REQUEST_PARENT, layout.REQUEST_FENCED))
 
-        assert (parse_request(parent).for_parent, parse_request(fenced).is_fenced) == (for_parent, for_parent)
-        assert (parse_request(fenced).for_parent, parse_request(parent).is_fenced) == (False, False)
+        assert (parse_request(parent).for_parent, parse_request(confined).is_confined) == (for_parent, for_parent)
+        assert (parse_request(confined).for_parent, parse_request(parent).is_confined) == (False, False)
 
     def test_what_is_left_out(self) -> None:
         """Without fields a request is a launch of one malleable task that is of no session and no task."""

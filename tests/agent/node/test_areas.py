@@ -23,9 +23,9 @@ EIGHT = [1 << cpu for cpu in range(8)]
 LEFT, RIGHT = 0x0F, 0xF0
 
 
-def enter(node: Node, pid: int, fence: int = 0, **asks: Any) -> Task:
+def enter(node: Node, pid: int, cpuset: int = 0, **asks: Any) -> Task:
     """Let a program of job `jPID` arrive, and all programs apply what they are granted."""
-    task, _ = node.arrive(Arrival(pid, 1, asks.pop("uid", 1), f"j{pid}", fence=fence, **asks), 0.0)
+    task, _ = node.arrive(Arrival(pid, 1, asks.pop("uid", 1), f"j{pid}", cpuset=cpuset, **asks), 0.0)
     settle(node)
     return task
 
@@ -115,20 +115,20 @@ def test_what_happens_on_other_cpus_changes_nothing(events: list[tuple[int, int,
     """A node with jobs on both halves does on the left half what one does that has only those."""
     both, alone = make_node(EIGHT), make_node(EIGHT)
     running: dict[int, int] = {}
-    for pid, (fence, least, ends, which) in enumerate(events, 1):
-        mine = [old for old, where in running.items() if where == fence]
-        for node in (both, alone) if fence == LEFT else (both,):
+    for pid, (cpuset, least, ends, which) in enumerate(events, 1):
+        mine = [old for old, where in running.items() if where == cpuset]
+        for node in (both, alone) if cpuset == LEFT else (both,):
             if ends and mine:
                 task = node.grants.find(mine[which % len(mine)], 1)
                 assert task
                 node.ended(task.slot, 0.0)
                 settle(node)
             else:
-                enter(node, pid, fence, min_cpus=least, uid=which % 2)
+                enter(node, pid, cpuset, min_cpus=least, uid=which % 2)
         if ends and mine:
             del running[mine[which % len(mine)]]
         else:
-            running[pid] = fence
+            running[pid] = cpuset
 
-        left = {job: mask for job, mask in granted(both).items() if both.jobs[job].fence == LEFT}
+        left = {job: mask for job, mask in granted(both).items() if both.jobs[job].cpuset == LEFT}
         assert left == granted(alone)

@@ -89,21 +89,21 @@ def test_a_job_that_waits_loses_all_time(node: Node) -> None:
 
 def test_cores_that_slurm_did_not_give_to_a_job_are_no_loss(node: Node) -> None:
     """Nor are those that its launch did not ask for."""
-    launch(node, 1, 1, fence=LEFT, batch_fence=LEFT)
-    launch(node, 2, 2, fence=LEFT ^ 0xFF, batch_fence=LEFT ^ 0xFF, max_cpus=1)
-    launch(node, 3, 3, fence=LEFT ^ 0xFF, batch_fence=LEFT ^ 0xFF, max_cpus=3)
+    launch(node, 1, 1, cpuset=LEFT, batch_cpuset=LEFT)
+    launch(node, 2, 2, cpuset=LEFT ^ 0xFF, batch_cpuset=LEFT ^ 0xFF, max_cpus=1)
+    launch(node, 3, 3, cpuset=LEFT ^ 0xFF, batch_cpuset=LEFT ^ 0xFF, max_cpus=3)
 
     assert losses(node) == {"slurm-1": 0, "slurm-2": 0, "slurm-3": 0}
 
 
 def test_cores_that_a_job_has_given_up_are_no_loss(node: Node) -> None:
     """By an order of its user, or because its program cannot use them."""
-    launch(node, 1, 1, uid=1, fence=LEFT, batch_fence=LEFT)
-    slot = launch(node, 2, 2, uid=2, fence=LEFT ^ 0xFF, batch_fence=LEFT ^ 0xFF)
+    launch(node, 1, 1, uid=1, cpuset=LEFT, batch_cpuset=LEFT)
+    slot = launch(node, 2, 2, uid=2, cpuset=LEFT ^ 0xFF, batch_cpuset=LEFT ^ 0xFF)
     node.resize("slurm-1", 1, 1.0, by=1)
     node.demands_reported({slot: Demand(1, 2)}, 1.0)
     node.tick(60.0)
-    launch(node, 3, 3, fence=LEFT, batch_fence=LEFT)
+    launch(node, 3, 3, cpuset=LEFT, batch_cpuset=LEFT)
 
     assert losses(node) == {"slurm-1": 0, "slurm-2": 0, "slurm-3": 0.25}
 

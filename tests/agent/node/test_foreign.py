@@ -81,7 +81,7 @@ def test_a_job_of_slurm_shares_the_cpus_that_slurm_has_given_to_a_foreign_job_to
 
 def test_a_foreign_job_keeps_the_cores_that_slurm_has_given_to_it_alone(node: Node) -> None:
     """Of the others it keeps its share."""
-    launch(node, 1, "slurm-7", batch_job="slurm-7", fence=0x3F, batch_fence=0x3F)
+    launch(node, 1, "slurm-7", batch_job="slurm-7", cpuset=0x3F, batch_cpuset=0x3F)
 
     assert leave(node, other=0xFC) == 0xF0
     assert node.jobs["slurm-7"].planned == LEFT
@@ -97,7 +97,7 @@ def test_a_job_of_slurm_has_its_minimum_beside_a_foreign_job(node: Node) -> None
 
 def test_two_jobs_on_one_cpu_share_it(node: Node) -> None:
     """Slurm may give one core to two jobs."""
-    launch(node, 1, "slurm-7", batch_job="slurm-7", fence=1, batch_fence=1)
+    launch(node, 1, "slurm-7", batch_job="slurm-7", cpuset=1, batch_cpuset=1)
 
     assert leave(node, other=1) == 0
     assert node.jobs["slurm-7"].planned == 1

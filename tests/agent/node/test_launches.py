@@ -19,9 +19,14 @@ EIGHT = [1 << cpu for cpu in range(8)]
 LEFT, RIGHT, ALL = 0x0F, 0xF0, 0xFF
 
 
-def launch(node: Node, pid: int, job: str = "slurm-1", *, fence: int = 0, batch_fence: int = 0, **asks: Any) -> Task:
+def launch(node: Node, pid: int, job: str = "slurm-1", *, cpuset: int = 0, batch_cpuset: int = 0, **asks: Any) -> Task:
     """Let a task of a job of Slurm arrive, and all programs apply what they are granted."""
-    about: dict[str, Any] = {"job": job, "batch_job": job, "fence": fence, "batch_fence": batch_fence or fence} | asks
+    about: dict[str, Any] = {
+        "job": job,
+        "batch_job": job,
+        "cpuset": cpuset,
+        "batch_cpuset": batch_cpuset or cpuset,
+    } | asks
     task, _ = node.arrive(Arrival(pid, 1, about.pop("uid", 1), **about), 0.0)
     settle(node)
     return task
@@ -72,10 +77,10 @@ def test_a_job_of_many_steps_has_no_larger_share_than_one_of_a_single_step(node:
 
 def test_a_launch_for_which_its_job_has_no_cpu_competes_for_one(node: Node) -> None:
     """A job that has less than its equal share gets more before a launch has to join another."""
-    launch(node, 1, "slurm-1", fence=LEFT)
-    launch(node, 2, "slurm-2", fence=ALL, batch_fence=ALL)
+    launch(node, 1, "slurm-1", cpuset=LEFT)
+    launch(node, 2, "slurm-2", cpuset=ALL, batch_cpuset=ALL)
     for pid in (3, 4, 5, 6):
-        launch(node, pid, "slurm-1", fence=LEFT)
+        launch(node, pid, "slurm-1", cpuset=LEFT)
 
     assert sizes(node) == {"slurm-1": [1, 1, 1, 1], "slurm-2": [4]}
     assert node.jobs["slurm-1"].planned == LEFT
@@ -83,8 +88,8 @@ def test_a_launch_for_which_its_job_has_no_cpu_competes_for_one(node: Node) -> N
 
 def test_a_launch_without_room_in_its_job_joins_a_task_of_it(node: Node) -> None:
     """Slurm starts as many programs on a CPU as it was asked to: none waits for another one of its job."""
-    first = launch(node, 1, fence=1, batch_fence=1)
-    second = launch(node, 2, fence=1, batch_fence=1)
+    first = launch(node, 1, cpuset=1, batch_cpuset=1)
+    second = launch(node, 2, cpuset=1, batch_cpuset=1)
 
     assert second is first
     assert list(node.jobs) == ["slurm-1"]
@@ -92,9 +97,9 @@ def test_a_launch_without_room_in_its_job_joins_a_task_of_it(node: Node) -> None
 
 def test_a_step_keeps_to_its_own_cpus(node: Node) -> None:
     """Steps of a job may have some of its CPUs each, and a program of the script all of them."""
-    first = launch(node, 1, fence=0b0001, batch_fence=LEFT)
-    second = launch(node, 2, fence=0b0110, batch_fence=LEFT)
-    script = launch(node, 3, fence=LEFT, batch_fence=LEFT)
+    first = launch(node, 1, cpuset=0b0001, batch_cpuset=LEFT)
+    second = launch(node, 2, cpuset=0b0110, batch_cpuset=LEFT)
+    script = launch(node, 3, cpuset=LEFT, batch_cpuset=LEFT)
 
     assert (first.granted, first.job) == (0b0001, "slurm-1")
     assert second.granted | script.granted == 0b1110
@@ -104,9 +109,9 @@ def test_a_step_keeps_to_its_own_cpus(node: Node) -> None:
 
 def test_a_join_is_only_with_a_task_on_cpus_of_the_step(node: Node) -> None:
     """A step is never bound to CPUs that Slurm did not give it."""
-    launch(node, 1, fence=0b0001, batch_fence=0b0011)
-    second = launch(node, 2, fence=0b0010, batch_fence=0b0011)
-    third = launch(node, 3, fence=0b0010, batch_fence=0b0011)
+    launch(node, 1, cpuset=0b0001, batch_cpuset=0b0011)
+    second = launch(node, 2, cpuset=0b0010, batch_cpuset=0b0011)
+    third = launch(node, 3, cpuset=0b0010, batch_cpuset=0b0011)
 
     assert third is second
 

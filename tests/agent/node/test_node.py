@@ -29,7 +29,7 @@ from tests.support.nodes import MACHINES, make_node, sockets
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from drom.agent.placement.ranks import Key, Place, RankRequest
+    from drom.agent.placement.ranks import PlacementKernel, RankKey, RankRequest
 
 EIGHT = MACHINES[2]
 THREADS = MACHINES[3]
@@ -53,7 +53,7 @@ class Stage:
         return actions
 
     def knock(self, job: str, **fields: Any) -> Task:
-        """Let a task arrive with nobody in the responder's seat."""
+        """Let a task arrive without a responder."""
         self.pids += 1
         arrival = Arrival(**{"pid": self.pids, "start_time": 7, "uid": 1, "job": job, **fields})
         task, actions = self.node.arrive(arrival, self.now)
@@ -743,7 +743,7 @@ class TestAcknowledgements:
         assert done.outcome == "bound"
 
     def test_a_responder_that_leaves_is_bound_at_once(self, stage: Stage) -> None:
-        """What it had not applied does not wait for the grace time; the seat is free again."""
+        """A task whose responder leaves before it applies a grant is bound at once, and has no responder."""
         a = stage.arrive("a")
         stage.arrive("b")
 
@@ -751,7 +751,7 @@ class TestAcknowledgements:
         assert stage.node.grants.set_responder(a.slot, 4711, 1)
 
     def test_a_responder_that_owes_nothing_leaves_its_task_bound(self, stage: Stage) -> None:
-        """The rest of the task gets the whole grant, once, and the seat is empty."""
+        """The other processes of a task get the whole grant, once, when its responder ends, and it has no responder."""
         a = stage.arrive("a")
 
         assert stage.take(stage.node.responder_left(a.slot, stage.now)) == [Bind(a, 1, 0xFF)]
@@ -759,8 +759,8 @@ class TestAcknowledgements:
         assert stage.take(stage.node.grants.bound(a.slot, 1, stage.now)) == []
         assert (a.mode, a.deadline) == ("bind-only", None)
 
-    def test_there_is_one_seat(self, stage: Stage) -> None:
-        """A second process gets no seat, the one that sits there keeps it."""
+    def test_a_task_has_one_responder(self, stage: Stage) -> None:
+        """A second process does not replace the responder."""
         a = stage.arrive("a")
 
         assert not stage.node.grants.set_responder(a.slot, 4711, 1)
@@ -890,19 +890,19 @@ def test_changes_have_names(old: int, new: int, name: str) -> None:
     assert action_name(old, new) == name
 
 
-def kernel_of(words: str) -> Place:
+def kernel_of(words: str) -> PlacementKernel:
     """Return the distribution kernel as a plain function, which copies of a node share."""
     placer = CompiledKernel(synthetic_topology(words))
     placer.close()
 
-    def place(seats: Sequence[RankRequest]) -> dict[Key, int] | None:
-        return placer(seats)
+    def place(requests: Sequence[RankRequest]) -> dict[RankKey, int] | None:
+        return placer(requests)
 
     return place
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[int, Place]:
+def kernels() -> dict[int, PlacementKernel]:
     """Return the distribution kernel for each of `MACHINES`; compiling it may take long, once."""
     distributor.kernel()
     return {n: kernel_of(words) for n, words in enumerate(WORDS)}
@@ -915,7 +915,7 @@ class TestWithTheKernel:
         """The kernel's cores are those of the state machine."""
         assert [[row[2] for row in usable_cores(synthetic_topology(words))] for words in WORDS] == MACHINES
 
-    def test_a_guest_gets_a_socket_of_its_own(self, kernels: dict[int, Place]) -> None:
+    def test_a_guest_gets_a_socket_of_its_own(self, kernels: dict[int, PlacementKernel]) -> None:
         """H2: of a mate's two ranks one moves over, and the guest has a socket alone."""
         stage = Stage()
         stage.node = Node(EIGHT, kernels[2])
@@ -930,7 +930,7 @@ class TestWithTheKernel:
         assert {task.granted for task in ranks} == homes
 
     @pytest.mark.timeout(600)
-    def test_the_state_machine_holds(self, kernels: dict[int, Place]) -> None:
+    def test_the_state_machine_holds(self, kernels: dict[int, PlacementKernel]) -> None:
         """Everything that `test_node_machine` says of a node is true of one with the real kernel."""
 
         class KernelMachine(NodeMachine):

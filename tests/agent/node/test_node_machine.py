@@ -138,8 +138,8 @@ class NodeMachine(RuleBasedStateMachine):
         size=st.sampled_from([1, 1, 1, 2, 3]),
         layout=st.sampled_from(LAYOUTS),
         memory=st.sampled_from([0, 0, 3, 6]),
-        seated=st.sampled_from([True, True, False]),
-        fence=st.sampled_from([0, 0, 0, 0, 1, 2, 3, 0b110, 0b1100, 0b1111, 0b111100, 0xF0, 0xFF]),
+        responds=st.sampled_from([True, True, False]),
+        cpuset=st.sampled_from([0, 0, 0, 0, 1, 2, 3, 0b110, 0b1100, 0b1111, 0b111100, 0xF0, 0xFF]),
         batch=st.sampled_from([("", 0), ("", 0), ("slurm-1", 0), ("slurm-2", 0b1111), ("slurm-3", 0xFF)]),
     )
     def arrive(
@@ -151,14 +151,14 @@ class NodeMachine(RuleBasedStateMachine):
         size: int,
         layout: Layout,
         memory: int,
-        seated: bool,
-        fence: int,
+        responds: bool,
+        cpuset: int,
         batch: tuple[str, int],
     ) -> Any:
         self.pids += 1
         session = self.pids if size > 1 else 0
         asks = {"min_cpus": min(asked), "max_cpus": asked[1], "size": size, "layout": layout, "memory": memory}
-        asks |= {"fence": fence, "batch_job": batch[0], "batch_fence": batch[1] and fence and batch[1] | fence}
+        asks |= {"cpuset": cpuset, "batch_job": batch[0], "batch_cpuset": batch[1] and cpuset and batch[1] | cpuset}
         arrival = Arrival(self.pids, 1, uid, "j", job_class, session, **asks)  # type: ignore[arg-type]
         answer = said(lambda: self.world.arrive(arrival, self.now))
         if isinstance(answer, str):
@@ -166,7 +166,7 @@ class NodeMachine(RuleBasedStateMachine):
             return multiple()
         if answer is None:
             return multiple()
-        if seated:
+        if responds:
             self.sits_down(answer.slot)
         return answer.slot
 
@@ -179,9 +179,9 @@ class NodeMachine(RuleBasedStateMachine):
         rank = next((r for r, t in job.ranks.items() if t is None and r >= job.first), None)
         if rank is not None:
             self.pids += 1
-            fence = job.fences.get(rank, job.fence)
-            again = replace(task.arrival, pid=self.pids, session=job.session, rank=rank - job.first, fence=fence)
-            other = self.world.arrive(replace(again, batch_fence=job.fence), self.now)
+            cpuset = job.cpusets.get(rank, job.cpuset)
+            again = replace(task.arrival, pid=self.pids, session=job.session, rank=rank - job.first, cpuset=cpuset)
+            other = self.world.arrive(replace(again, batch_cpuset=job.cpuset), self.now)
             assert other is None or other.job == task.job
 
     @rule(
@@ -259,7 +259,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.sits_down(slot)
 
     def sits_down(self, slot: int) -> None:
-        """Have the first process of a task take the responder's seat, if it has started."""
+        """Make the first process of a task its responder, if it has started."""
         task = self.node.tasks.get(slot)
         if task and task.started:
             self.node.grants.set_responder(slot, task.arrival.pid, 1)

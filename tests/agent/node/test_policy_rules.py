@@ -135,7 +135,7 @@ class TestUserCap:
     """What all jobs of one user may have together."""
 
     def test_a_cap_holds_on_an_idle_node(self) -> None:
-        """The cap is a fence, not a share: the rest stays free for others."""
+        """The cap is a limit, not a share: the rest stays free for others."""
         stage = node(max_cpus_per_user=5)
         arrive(stage, "a")
 

@@ -20,10 +20,12 @@ CORES = Cores.of([(package, domain, mask & part) for package, domain, mask in WH
 def together(fixed: Mapping[str, int] | None = None, /, **masks: int) -> dict[str, int]:
     """Return the masks of jobs of one task each, threads exchanged."""
     fixed = fixed or {}
-    seats = [
+    requests = [
         RankRequest((name, 0), mask.bit_count(), fixed=mask if name in fixed else 0) for name, mask in masks.items()
     ]
-    return {name: mask for (name, _), mask in pack_threads(seats, {(n, 0): m for n, m in masks.items()}, CORES).items()}
+    return {
+        name: mask for (name, _), mask in pack_threads(requests, {(n, 0): m for n, m in masks.items()}, CORES).items()
+    }
 
 
 def split(mask: int, within: int = 0xFF) -> int:
@@ -53,10 +55,10 @@ def test_a_fixed_mask_stays() -> None:
 
 def test_leftovers_go_to_the_core_of_the_same_job() -> None:
     """Tasks of one job rather share a core with each other than with strangers."""
-    seats = [RankRequest(("a", 0), 1), RankRequest(("b", 0), 1), RankRequest(("b", 1), 2)]
+    requests = [RankRequest(("a", 0), 1), RankRequest(("b", 0), 1), RankRequest(("b", 1), 2)]
     masks = {("a", 0): 0b0001, ("b", 0): 0b10000, ("b", 1): 0b100010}
 
-    assert pack_threads(seats, masks, CORES) == masks
+    assert pack_threads(requests, masks, CORES) == masks
 
 
 @st.composite

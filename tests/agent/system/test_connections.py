@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from drom.agent.system import connections
-from drom.agent.system.connections import DEAF, LOOK, SILENCE, Connection, Connections
+from drom.agent.system.connections import ACCEPT_PAUSE, LOOK, SILENCE, Connection, Connections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,9 +105,9 @@ class TestBounds:
                 changed.setattr(echo.here, "_listening", cast("socket.socket", refusing))
                 echo.serve()
                 assert not echo.here._poll()
-            echo.here.tend(time.monotonic() + DEAF / 2)
+            echo.here.tend(time.monotonic() + ACCEPT_PAUSE / 2)
             assert not echo.here._poll()
-            echo.here.tend(time.monotonic() + DEAF)
+            echo.here.tend(time.monotonic() + ACCEPT_PAUSE)
             echo.serve()
             assert caller.recv(10) == b"1"
 

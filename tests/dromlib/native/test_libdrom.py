@@ -218,7 +218,7 @@ def test_a_reused_slot_is_not_obeyed(start: Callable[[], Client], registry: Regi
     with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         client.ask("attach")
-        registry.seat(0, client.process.pid, start_time(client.process.pid) + 1)
+        registry.assign(0, client.process.pid, start_time(client.process.pid) + 1)
         registry.publish(0, 1)
         assert client.ask("take") == "take 0"
         assert client.ask("mode") == f"mode {UNMANAGED}"
@@ -273,7 +273,7 @@ def test_a_child_may_attach_for_itself(start: Callable[[], Client], registry: Re
         assert registry.mail(0, "applied") == 0
 
 
-def test_detach_leaves_the_seat(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
+def test_a_detached_process_is_no_responder(start: Callable[[], Client], registry: Registry, tmp_path: Path) -> None:
     """A responder that detaches says so in its mailbox and keeps nothing open."""
     with serve_registrations(tmp_path, lambda request: request.attach(registry)):
         client = start()
@@ -285,13 +285,13 @@ def test_detach_leaves_the_seat(start: Callable[[], Client], registry: Registry,
 
 
 @contextlib.contextmanager
-def attach_beside(client: Client, registry: Registry, folder: Path, *, seat: bool) -> Iterator[None]:
-    """Let another thread of a responder attach, answered after the block: it gets the seat as well, or nothing."""
+def attach_beside(client: Client, registry: Registry, folder: Path, *, managed: bool) -> Iterator[None]:
+    """Let another thread of a responder attach, and answer it after the block: as `managed`, or not."""
     block_over = threading.Event()
 
     def answer_late(request: Request) -> None:
         assert block_over.wait(ANSWER_SECONDS)
-        if seat:
+        if managed:
             request.attach(registry)
         else:
             request.hang_up()
@@ -304,16 +304,16 @@ def attach_beside(client: Client, registry: Registry, folder: Path, *, seat: boo
             yield
         finally:
             block_over.set()
-        assert client.ask("sit") == f"sit {RESPONDER if seat else UNMANAGED}"
+        assert client.ask("sit") == f"sit {RESPONDER if managed else UNMANAGED}"
 
 
-def test_who_closes_while_another_thread_attaches_leaves_it_the_seat(
+def test_a_handle_closed_while_another_thread_attaches_leaves_that_the_responder(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
-    """The agent may have given the seat to the newcomer already; the process gives it up when that one closes."""
+    """A process whose second handle the agent has registered is no responder after that handle closes."""
     client = start()
     before = client.ask("fds")
-    with attach_beside(client, registry, tmp_path, seat=True):
+    with attach_beside(client, registry, tmp_path, managed=True):
         assert client.ask("detach") == "detach"
         assert registry.mail(0, "applied") == 0
     assert registry.mail(0, "applied") == 0
@@ -326,13 +326,13 @@ def test_who_closes_while_another_thread_attaches_leaves_it_the_seat(
     assert client.ask("fds") == before
 
 
-def test_a_seat_that_nobody_takes_over_is_given_up(
+def test_a_responder_without_a_successor_leaves(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
     """Where a thread attaches in vain while another one closes, the agent is told of the end all the same."""
     client = start()
     before = client.ask("fds")
-    with attach_beside(client, registry, tmp_path, seat=False):
+    with attach_beside(client, registry, tmp_path, managed=False):
         assert client.ask("detach") == "detach"
     assert registry.mail(0, "applied") == RETIRED
     assert client.ask("fds") == before
@@ -407,7 +407,7 @@ def wide_masks(request: Request, registry: Registry) -> None:
 
 
 def far_slot(request: Request, registry: Registry) -> None:
-    """Seat the program beyond the registry."""
+    """Register the program in a slot beyond the registry."""
     with registry.path.open("rb") as file:
         request.reply("granted", (file.fileno(), file.fileno()), slot=1 << 30)
 
@@ -495,7 +495,7 @@ def test_a_bad_answer_leaves_the_program_unmanaged(
 def test_a_program_without_free_descriptors_is_told_so(
     start: Callable[[], Client], registry: Registry, tmp_path: Path, free: int
 ) -> None:
-    """Attaching takes three file descriptors: with fewer it says so, leaks none, and gives the seat back."""
+    """Attaching takes three file descriptors: with fewer it reports that, leaks none, and is no responder."""
     with serve_registrations(tmp_path, lambda request: request.attach(registry)) as server:
         client = start()
         before = client.ask("fds")
@@ -529,7 +529,7 @@ def test_three_free_descriptors_are_enough(start: Callable[[], Client], registry
         client.ask("drain")
 
 
-def test_one_who_cannot_sit_beside_another_leaves_it_the_seat(
+def test_a_handle_that_cannot_be_a_second_responder_leaves_the_first(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
     """A second session without descriptors gives nothing back: the first goes on answering."""
@@ -544,7 +544,7 @@ def test_one_who_cannot_sit_beside_another_leaves_it_the_seat(
     client.told = f"drom: {missing}, so this program runs unmanaged: give it more (ulimit -n).\n"
 
 
-def test_a_program_that_may_not_look_at_files_gives_the_seat_back(
+def test_a_program_that_may_not_stat_files_is_no_responder(
     start: Callable[[], Client], registry: Registry, tmp_path: Path
 ) -> None:
     """Where a sandbox denies fstat() it is unmanaged, and is not told to update drom."""
@@ -602,7 +602,7 @@ def test_who_was_let_go_gives_a_late_grant_back(
         if how == "retired":
             registry.retire(0)
         else:
-            registry.seat(0, 0, 0)
+            registry.assign(0, 0, 0)
         registry.view[at : at + 8] = bytes(8)
         assert client.ask(order) == f"{order} 0"
         assert registry.mail(0, "applied") == 0

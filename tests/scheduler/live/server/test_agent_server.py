@@ -97,7 +97,7 @@ def answered(desk: AgentServer, agent: zmq.Socket[bytes]) -> say.ToAgent:
 def keys_of(tmp_path: Path, key: str) -> tuple[keys.Keys, keys.Keys]:
     """Return the keys of a scheduler, and those of who is known there by this name."""
     ours = keys.make(tmp_path / "ours")
-    return ours, ours if key == keys.OURSELVES else acquainted(ours, tmp_path / "theirs", key)
+    return ours, ours if key == keys.OWN_KEY else acquainted(ours, tmp_path / "theirs", key)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def keys_of(tmp_path: Path, key: str) -> tuple[keys.Keys, keys.Keys]:
     [
         ("node-1", "node-1", ""),
         ("node-1", "node-2", ANOTHER),
-        (keys.OURSELVES, "nobody", ""),
+        (keys.OWN_KEY, "nobody", ""),
     ],
 )
 def test_a_key_speaks_for_the_node_of_its_name(tmp_path: Path, folder: Path, key: str, node: str, why_not: str) -> None:
@@ -136,12 +136,12 @@ def test_a_users_key_is_no_nodes(tmp_path: Path, folder: Path, data: bytes, monk
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [(keys.OURSELVES, desk_module.NO_USERS), ("nobody", "this address is for agents, and the key nobody ")],
+    [(keys.OWN_KEY, desk_module.NO_USERS), ("nobody", "this address is for agents, and the key nobody ")],
 )
 def test_an_order_is_told_that_users_are_elsewhere(tmp_path: Path, folder: Path, key: str, reason: str) -> None:
     """Who has mixed up the two addresses need not wait to learn it."""
     ours, theirs = keys_of(tmp_path, key)
-    if key == keys.OURSELVES:
+    if key == keys.OWN_KEY:
         keys.trust(ours, ours.folder / keys.PUBLIC, "127.0.0.1")
     gate = gate_for_agents("127.0.0.1:0", ours)
     where = RemoteAddress(f"127.0.0.1:{gate.port}", theirs.folder)
