@@ -95,6 +95,10 @@ class _LateError(_ElsewhereError):
     """Raised when a member has not answered in the time it had, which may have been short."""
 
 
+class _UntrustedError(_ElsewhereError):
+    """Raised when a certificate is refused, by a member or by us: nothing is done without another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
     """An etcd: its `members` as HOST:PORT, the `prefix` of all keys, and what is needed to connect.
@@ -192,6 +196,11 @@ def record_of(pair: dict[str, Any]) -> Record:
     return Record(from_wire(pair["key"]).decode(), from_wire(pair.get("value", "")), created, modified, lease)
 
 
+def _in_order(why: dict[int, str]) -> str:
+    """Return the reasons of members, by their numbers, as one clause."""
+    return "; ".join(why[number] for number in sorted(why))
+
+
 class Etcd:
     """The members of an etcd. All methods raise StoreError; they may be called by several threads at once."""
 
@@ -224,9 +233,13 @@ class Etcd:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def call(self, path: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answer of the first member that gives one within so many seconds."""
+        """Return the answer of the first member that gives one within so many seconds.
+
+        If certificates are refused between us and every member, that is raised at once.
+        """
         began, failures = time.monotonic(), 0
         why: dict[int, str] = {}
+        untrusted = set[int]()
         while (left := seconds - (passed := time.monotonic() - began)) > 0:
             number = self._turn % len(self._pools)
             usual = min(2 * self._took, seconds / 2)
@@ -237,6 +250,9 @@ class Etcd:
             except _ElsewhereError as error:
                 if not (number in why and isinstance(error, _LateError)):  # a reason that is no timeout says more
                     why[number] = str(error)
+                untrusted = untrusted | {number} if isinstance(error, _UntrustedError) else untrusted - {number}
+                if len(untrusted) == len(self._pools):
+                    raise StoreError(_in_order(why)) from error
                 failures += 1
                 self._turn += 1
                 if failures % len(self._pools) == 0:
@@ -244,7 +260,7 @@ class Etcd:
             else:
                 self._took = time.monotonic() - began - passed
                 return value
-        raise SilentError("; ".join(why[number] for number in sorted(why)) or f"it has not answered for {seconds:g} s")
+        raise SilentError(_in_order(why) or f"it has not answered for {seconds:g} s")
 
     def _ask(self, path: str, body: dict[str, Any], seconds: float) -> urllib3.BaseHTTPResponse:
         """Send a request to the next member in turn; return the response with its body unread."""
@@ -301,7 +317,9 @@ class Etcd:
         """Return an error that says why a member does not answer."""
         member, errors = self.address.members[number], self._errors
         if isinstance(error, errors.SSLError):
-            return _ElsewhereError(f"no TLS with {member} ({error}): check --store-ca, --store-cert and --store-key")
+            refused = re.search("certificate|unknown ca", str(error), re.IGNORECASE)
+            kind = _UntrustedError if refused else _ElsewhereError
+            return kind(f"no TLS with {member} ({error}): check --store-ca, --store-cert and --store-key")
         if isinstance(error, errors.NameResolutionError):
             return _ElsewhereError(f"the host of {member} is not known: check the address")
         if isinstance(error, errors.NewConnectionError):

@@ -149,10 +149,12 @@ class Homes(Generic[S]):
         mine = {home for home, key in adopters(directory.homes, directory.present).items() if key == directory.me}
         for home, server in self.adopted.items():
             if home not in mine:
+                led = server.leads
                 server.close()
                 self._past_messages += server.messages
                 del self._servers[home]
-                self._log("home_returned", home=home)
+                if led:
+                    self._log("home_returned", home=home)
         for home in mine - self._servers.keys():
             self._servers[home] = self._own.beside(home, directory.rows(home), first_job(directory.homes[home]))
         for home, server in self.adopted.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from drom.scheduler.errors import SchedulerError
 from drom.scheduler.live.server import etcd as etcd_client
-from drom.scheduler.live.server.etcd import Etcd, StoreAddress, StoreError, parse_store, read_login
+from drom.scheduler.live.server.etcd import Etcd, SilentError, StoreAddress, StoreError, parse_store, read_login
 from drom.scheduler.live.server.lease import Lease
 from drom.scheduler.live.server.store import UnreadableError
 
@@ -135,6 +135,11 @@ def test_certificates_are_checked_on_both_sides(authority: Path) -> None:
         ):
             with pytest.raises(UnreadableError, match=rf"^the queue etcd://.* cannot be opened: .*{why}"):
                 shared_store(authority / "b", replace(address, **wrong))
+        with pytest.raises(StoreError, match="certificate") as refused:
+            Etcd(replace(address, ca=authority / "other.pem")).first("x", 3600.0)  # longer than any test may take
+        assert not isinstance(refused.value, SilentError)
+        both = Etcd(replace(address, members=(f"localhost:{port}", *address.members)))  # the certificate has the number
+        assert both.first("x", SECONDS) is None
 
 
 def test_a_timeout_does_not_hide_why_a_member_closed_the_connection() -> None:
