@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -47,7 +47,9 @@ def with_options(table: Callable[..., object], name: str = "options") -> Callabl
     are written as those of a command: ``typer.Option`` is their default, or in their annotation. Only this decorator
     makes instances of such a dataclass, because its defaults are typer's.
     """
-    expanded = inspect.signature(table, eval_str=True).parameters
+    hints = get_type_hints(table, include_extras=True)  # of inherited fields in the module that has them
+    signature = inspect.signature(table)
+    expanded = {name: one.replace(annotation=hints[name]) for name, one in signature.parameters.items()}
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)

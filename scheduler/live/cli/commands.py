@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from drom.agent import errors
 from drom.agent.cli import output
-from drom.agent.cli.parameters import AsJson, optional, reader, with_options
-from drom.agent.execution.protocol import CONTAINER
+from drom.agent.cli.parameters import AsJson, reader, with_options
 from drom.agent.system.paths import default_queue
 from drom.agent.text import WordError
 from drom.scheduler.errors import SchedulerError
@@ -26,32 +25,16 @@ from drom.scheduler.live.cli import places, tables
 from drom.scheduler.live.cli import scheduler as cli_scheduler
 from drom.scheduler.live.cli.history_options import HistoryOptions
 from drom.scheduler.live.cli.job_options import JobOptions
+from drom.scheduler.live.cli.queue_options import QueueOptions
 from drom.scheduler.live.cli.scheduler_file import WithFile
+from drom.scheduler.live.cli.submit_options import SubmitOptions
 from drom.scheduler.live.cli.submit_script import INPUT, SCRIPT, Submission
+from drom.scheduler.live.cli.update_options import UpdateOptions
 from drom.scheduler.live.cli.wait import await_all
 from drom.scheduler.live.cluster.job_filter import JobFilter, parse_jobs, parse_one_job
 from drom.scheduler.live.cluster.node_lists import parse_nodes
 from drom.scheduler.live.cluster.paging import SCHEMA_VERSION
-from drom.scheduler.live.cluster.spec import (
-    MOST,
-    MOST_AT_ONCE,
-    Dependency,
-    Notice,
-    Spec,
-    exported,
-    from_json,
-    parse_amounts,
-    parse_array,
-    parse_class,
-    parse_contract,
-    parse_dependencies,
-    parse_features,
-    parse_memory,
-    parse_notice,
-    parse_pattern,
-    parse_signal_now,
-    parse_time,
-)
+from drom.scheduler.live.cluster.spec import MOST_AT_ONCE, Notice, from_json, parse_signal_now
 from drom.workloads import figures
 
 if TYPE_CHECKING:
@@ -72,8 +55,6 @@ Where = Annotated[
         show_default="/var/lib/drom, or ~/.local/state/drom",
     ),
 ]
-MOST_LISTED = 10_000_000
-"""The largest --limit of `drom queue`: more jobs than a scheduler can have."""
 T = TypeVar("T")
 
 
@@ -95,237 +76,6 @@ def _print(
     else:
         for line in lines(value):
             output.say(line)
-
-
-_OURS = {"DROM_TASK", "DROM_CPUS", "DROM_RUNTIME_DIR"}
-"""Variables that belong to the place of submission, and are not passed to a job."""
-
-
-def _chosen(text: str) -> dict[str, str]:
-    """Return the variables of this process that `text` chooses for a job."""
-    return exported(text, {name: value for name, value in os.environ.items() if name not in _OURS})
-
-
-IN_ARRAY = "drom-%A_%a.out"
-"""The file for the output of a job in an array, unless another is given."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitOptions:
-    """The options of `drom submit`."""
-
-    nodes: int | None = typer.Option(
-        None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes; default: as many as the tasks need."
-    )
-    min_nodes: int | None = typer.Option(
-        None,
-        min=1,
-        max=MOST,
-        help="Fewest nodes of an adaptive MPI job, under policies such as sd: it may leave the others.",
-    )
-    tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
-    ranks: int | None = typer.Option(None, "--ntasks", "-n", min=1, max=MOST, help="Tasks on all nodes together.")
-    least: int | None = typer.Option(
-        None,
-        "--min",
-        min=1,
-        max=MOST,
-        help="Fewest cores of an adaptive MPI job, under policies such as equipartition.",
-    )
-    most: int | None = typer.Option(None, "--max", min=1, max=MOST, help="Most cores of an adaptive MPI job.")
-    threads: int | None = typer.Option(None, "--cpus-per-task", "-c", min=1, max=MOST, help="Cores for each task.")
-    limit: int | None = typer.Option(
-        None, "--time", "-t", metavar="TIME", help="Time limit: minutes, H:M:S, 90s, 2h.", parser=reader(parse_time)
-    )
-    name: str = typer.Option("", "--job-name", "-J", help="The job's name; default: that of its program.")
-    job_class: str = typer.Option(
-        "malleable", "--class", metavar="CLASS", help="malleable, moldable or rigid.", parser=reader(parse_class)
-    )
-    priority: int = typer.Option(
-        0,
-        min=-MOST,
-        max=MOST,
-        help="Jobs of higher priority come first; above 0 only for root and the scheduler's owner.",
-    )
-    dependency: Sequence[Dependency] | None = typer.Option(
-        None,
-        "--dependency",
-        "-d",
-        metavar="KIND:JOB,...",
-        help="The jobs to wait for, such as afterok:12, or afterok:12_3 in an array.",
-        parser=reader(parse_dependencies),
-    )
-    partition: str = typer.Option("", "--partition", "-p", metavar="NAME", help="The partition in which it runs.")
-    home: str = typer.Option(
-        "",
-        "--home-partition",
-        metavar="NAME",
-        help="The home partition in which it runs; default: that of the scheduler that answers.",
-    )
-    constraint: Sequence[str] | None = typer.Option(
-        None,
-        "--constraint",
-        "-C",
-        metavar="NAMES",
-        help="Features that its nodes must have, such as bigmem,fast.",
-        parser=reader(parse_features),
-    )
-    nodelist: Sequence[str] | None = typer.Option(
-        None,
-        "--nodelist",
-        "-w",
-        metavar="NODES",
-        help="The nodes among which it gets its own, such as n1,n[3-5].",
-        parser=reader(parse_nodes),
-    )
-    exclude: Sequence[str] | None = typer.Option(
-        None, "--exclude", "-x", metavar="NODES", help="Nodes that it does not get.", parser=reader(parse_nodes)
-    )
-    memory: int | None = typer.Option(
-        None,
-        "--mem",
-        metavar="SIZE",
-        help="Memory on each node, such as 4G; a bare number is MiB.",
-        parser=reader(parse_memory),
-    )
-    resources: dict[str, int] | None = typer.Option(
-        None, metavar="NAME=N,...", help="Counted resources of each node, such as gpu=2.", parser=reader(parse_amounts)
-    )
-    export: dict[str, str] | None = typer.Option(
-        None,
-        metavar="ALL|NONE|NAME[=VALUE],...",
-        help="The environment variables to pass to the job; default: all.",
-        parser=reader(_chosen),
-    )
-    stdout: str = typer.Option(
-        Spec().output,
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="The file for its output; %j is its number.",
-        parser=reader(parse_pattern),
-    )
-    stderr: str | None = typer.Option(
-        None,
-        "--error",
-        "-e",
-        metavar="FILE",
-        help="The file for its errors; default: that of the output.",
-        parser=reader(parse_pattern),
-    )
-    stdin: str | None = typer.Option(
-        None,
-        "--input",
-        "-i",
-        metavar="FILE",
-        help="The file for its input; default: none.",
-        parser=reader(parse_pattern),
-    )
-    chdir: Path | None = typer.Option(
-        None,
-        "--chdir",
-        "-D",
-        metavar="DIR",
-        readable=False,
-        help="The folder in which it runs; default: the current one.",
-    )
-    filler: bool = typer.Option(
-        False, "--filler", help="Run in the gaps that regular jobs leave; it is saved when they need its node."
-    )
-    checkpoint: str = typer.Option(
-        "",
-        metavar="WAY",
-        help="How a filler is saved: container (default), by CRIU, or program, by itself on SIGUSR1, exiting with 85.",
-    )
-    signal: str = typer.Option(
-        "",
-        metavar="[B:]SIGNAL[@SECONDS]",
-        help="Send a signal so many seconds (60) before the limit to its tasks, or with B: to the shell of its script.",
-        parser=reader(optional(parse_notice, "")),
-    )
-    contract: str = typer.Option(
-        "",
-        metavar="SOFT,HARD,PAYOFF[,PENALTY]",
-        help="What the job pays, under --policy payoff: all if it ends by SOFT, less until HARD, then the penalty.",
-        parser=reader(optional(parse_contract, "")),
-    )
-    no_requeue: bool = typer.Option(False, "--no-requeue", help="Fail if a node is lost, instead of starting again.")
-    hold: bool = typer.Option(False, "--hold", "-H", help="Do not start the job before drom hold --release.")
-    count: int = typer.Option(1, min=1, max=10_000, help="Submit this many copies of the job.")
-    array: str | None = typer.Option(
-        None,
-        "--array",
-        "-a",
-        metavar="INDICES",
-        help="Submit a job for each index: 0-99, 1,5,20-30:5; 0-99%10 runs ten at once.",
-        parser=reader(parse_array),
-    )
-    wait: bool = typer.Option(
-        False, "--wait", "-W", help="Wait for the end, and exit with the job's status; of several jobs, the largest."
-    )
-    pty: bool = typer.Option(
-        False, "--pty", help="Run it on this terminal, and exit with its status: an interactive program, such as bash."
-    )
-    parsable: bool = typer.Option(False, "--parsable", help="Print only the job's number, one per line.")
-    json: AsJson = False
-
-    @property
-    def contradiction(self) -> str:
-        """Why these options cannot be given together; empty if they can."""
-        if self.array and self.count > 1:
-            return "--array and --count contradict each other: give one of them."
-        if self.checkpoint and not self.filler:
-            return "--checkpoint says how a filler is saved: add --filler, or leave it out."
-        if self.parsable and self.json:
-            return "--parsable and --json contradict each other: give one of them."
-        given = {
-            "--array": self.array,
-            "--count": self.count > 1,
-            "--output": self.stdout != Spec().output,
-            "--error": self.stderr,
-            "--input": self.stdin,
-            "--parsable": self.parsable,
-            "--json": self.json,
-        }
-        others = [name for name, value in given.items() if value] if self.pty else []
-        return f"--pty and {others[0]} contradict each other: give one of them." if others else ""
-
-    def spec(self, words: list[str], script: str) -> Spec:
-        """Return the request for a job that runs `words`, or `script` with the arguments `words[1:]`."""
-        return Spec(
-            command=tuple(words[1:] if script else words),
-            script=script,
-            name=self.name or (("stdin" if words[0] == INPUT else Path(words[0]).name) if script else ""),
-            nodes=self.nodes or 0,
-            min_nodes=self.min_nodes or 0,
-            tasks=self.tasks or 0,
-            ranks=self.ranks or 0,
-            least=self.least or 0,
-            most=self.most or 0,
-            threads=self.threads or 0,
-            time=self.limit or 0,
-            job_class=self.job_class,
-            priority=self.priority,
-            after=tuple(self.dependency or ()),
-            constraint=tuple(self.constraint or ()),
-            nodelist=tuple(self.nodelist or ()),
-            exclude=tuple(self.exclude or ()),
-            partition=self.partition,
-            memory=self.memory or 0,
-            resources=self.resources or {},
-            output=IN_ARRAY if self.array and self.stdout == Spec().output else self.stdout,
-            error=self.stderr or "",
-            input=self.stdin or "",
-            folder=str((self.chdir or Path()).absolute()),
-            environment=_chosen("ALL") if self.export is None else self.export,
-            umask=_umask(),
-            requeue=not self.no_requeue,
-            hold=self.hold,
-            array=self.array or "",
-            saving=(self.checkpoint or CONTAINER) if self.filler else "",
-            signal=self.signal,
-            contract=self.contract,
-        )
 
 
 @app.command(cls=Submission, context_settings={"allow_interspersed_args": False})
@@ -391,52 +141,6 @@ def _submitted(numbers: list[int], *, parsable: bool) -> str:
     return f"Submitted job {first}" if first == last else f"Submitted jobs {first} to {last}"
 
 
-def _umask() -> int:
-    """Return the umask of this process, which can only be read by setting it."""
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
-
-
-def _picture(text: str) -> Path:
-    """Return the path of a picture. Raises ValueError for an unknown kind of picture."""
-    from drom.scheduler.analysis.plots import KINDS
-
-    if Path(text).suffix[1:] not in KINDS:
-        kinds = ", ".join(f".{kind}" for kind in KINDS)
-        msg = f"{text!r} is not a picture: end its name in one of {kinds}."
-        raise ValueError(msg)
-    return Path(text)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueOptions(JobOptions):
-    """The options of `drom queue`."""
-
-    every: bool = typer.Option(False, "--all", help="Also list the last jobs that have ended.")
-    last: int | None = typer.Option(
-        None, min=1, max=100_000, help="How many of the last jobs: with --all, default 100; in a report, default all."
-    )
-    limit: int | None = typer.Option(
-        None,
-        metavar="N",
-        min=0,
-        max=MOST_LISTED,
-        help="The most waiting and running jobs to list; 0: all. Default: 1000; with --json: all.",
-    )
-    watch: bool = typer.Option(False, "--watch", help="Repeat the list each second, until Ctrl-C.")
-    gantt: Path | None = typer.Option(
-        None, metavar="FILE", help="Draw the jobs on each node over time: .png, .svg, .pdf.", parser=reader(_picture)
-    )
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the jobs that have run to a folder as drom simulate does, for drom compare."
-    )
-    html: Path | None = typer.Option(
-        None, metavar="FILE", help="Write a report on the jobs that have run, with pictures, to one file."
-    )
-    json: AsJson = False
-
-
 @app.command()
 @with_options(QueueOptions)
 def queue(scheduler: Where, options: QueueOptions) -> None:
@@ -451,7 +155,7 @@ def queue(scheduler: Where, options: QueueOptions) -> None:
     if options.gantt or options.html:
         figures.require()
     if files:
-        _tell_history(_ask(scheduler, "history", last=options.last or 100_000), options)
+        _write_history(_ask(scheduler, "history", last=options.last or 100_000), options)
         return
     if every and options.limit is not None:
         raise typer.BadParameter("--limit applies to waiting and running jobs: with --all, give --last.")
@@ -461,7 +165,7 @@ def queue(scheduler: Where, options: QueueOptions) -> None:
         first = (0 if options.json else FIRST) if options.limit is None else options.limit
         wanted = {"limit": first} if first else {}
     ask = partial(_queue, scheduler, choice, **wanted)
-    _print(ask(), tell := partial(tables.lines, choice), as_json=options.json, anew=options.watch)
+    _print(ask(), lines := partial(tables.lines, choice), as_json=options.json, anew=options.watch)
     while options.watch:
         output.pause(1)
         try:
@@ -470,7 +174,7 @@ def queue(scheduler: Where, options: QueueOptions) -> None:
             output.clear()
             typer.echo(str(error), err=True)
         else:
-            _print(value, tell, as_json=options.json, anew=True)
+            _print(value, lines, as_json=options.json, anew=True)
 
 
 @app.command("history")
@@ -492,7 +196,7 @@ def _queue(where: str, choice: JobFilter, **fields: object) -> dict[str, Any]:
     return choice.of(_ask(where, "queue", **fields, **chosen))
 
 
-def _tell_history(told: dict[str, Any], options: QueueOptions) -> None:
+def _write_history(told: dict[str, Any], options: QueueOptions) -> None:
     """Draw and write the history of the jobs that have run. Raises SchedulerError if none has."""
     from drom.scheduler.analysis import plots, report, results
     from drom.scheduler.live import accounting
@@ -594,85 +298,6 @@ def hold(
     _change(_ask(scheduler, "hold", held=not release, **options.order(jobs)), done, as_json=options.json)
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateOptions:
-    """The options of `drom update`: those of `drom submit` that can change; without a value they change nothing."""
-
-    limit: int | None = typer.Option(
-        None, "--time", "-t", metavar="TIME", help="Time limit.", parser=reader(optional(parse_time, 0))
-    )
-    nodes: int | None = typer.Option(None, "--nodes", "-N", min=1, max=MOST, help="Number of nodes.")
-    min_nodes: int | None = typer.Option(None, min=0, max=MOST, help="Fewest nodes of an adaptive MPI job; 0: all.")
-    tasks: int | None = typer.Option(None, "--tasks-per-node", min=1, max=MOST, help="Tasks on each node.")
-    ranks: int | None = typer.Option(None, "--ntasks", "-n", min=1, max=MOST, help="Tasks on all nodes together.")
-    least: int | None = typer.Option(None, "--min", min=1, max=MOST, help="Fewest cores of an adaptive MPI job.")
-    most: int | None = typer.Option(None, "--max", min=1, max=MOST, help="Most cores of an adaptive MPI job.")
-    threads: int | None = typer.Option(None, "--cpus-per-task", "-c", min=1, max=MOST, help="Cores for each task.")
-    memory: int | None = typer.Option(
-        None, "--mem", metavar="SIZE", help="Memory on each node.", parser=reader(optional(parse_memory, 0))
-    )
-    partition: str | None = typer.Option(None, "--partition", "-p", metavar="NAME", help="The partition.")
-    constraint: Sequence[str] | None = typer.Option(
-        None,
-        "--constraint",
-        "-C",
-        metavar="NAMES",
-        help="Features that its nodes must have.",
-        parser=reader(optional(parse_features, ())),
-    )
-    nodelist: Sequence[str] | None = typer.Option(
-        None,
-        "--nodelist",
-        "-w",
-        metavar="NODES",
-        help="The nodes among which it gets its own.",
-        parser=reader(optional(parse_nodes, ())),
-    )
-    exclude: Sequence[str] | None = typer.Option(
-        None,
-        "--exclude",
-        "-x",
-        metavar="NODES",
-        help="Nodes that it does not get.",
-        parser=reader(optional(parse_nodes, ())),
-    )
-    priority: int | None = typer.Option(
-        None, min=-MOST, max=MOST, help="Its priority; above 0 only by root and the scheduler's owner."
-    )
-    name: str | None = typer.Option(None, "--job-name", "-J", help="The job's name.")
-    dependency: Sequence[Dependency] | None = typer.Option(
-        None,
-        "--dependency",
-        "-d",
-        metavar="KIND:JOB,...",
-        help="The jobs to wait for, all submitted before it.",
-        parser=reader(optional(parse_dependencies, ())),
-    )
-    json: AsJson = False
-
-    def changes(self) -> dict[str, object]:
-        """Return the values that were given, by field of a specification."""
-        values = {
-            "time": self.limit,
-            "nodes": self.nodes,
-            "min_nodes": self.min_nodes,
-            "tasks": self.tasks,
-            "ranks": self.ranks,
-            "least": self.least,
-            "most": self.most,
-            "threads": self.threads,
-            "memory": self.memory,
-            "constraint": self.constraint,
-            "priority": self.priority,
-            "name": self.name,
-            "after": self.dependency,
-            "nodelist": self.nodelist,
-            "exclude": self.exclude,
-            "partition": self.partition,
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-
 @app.command()
 @with_options(UpdateOptions)
 def update(
@@ -692,7 +317,7 @@ def _change(answer: dict[str, Any], done: str, *, as_json: bool) -> None:
     changed = answer["jobs"]
     if as_json:
         output.emit({"schema_version": SCHEMA_VERSION, "jobs": list(map(tables.for_scripts, changed))})
-    elif len(changed) <= MOST_SAID:
+    elif len(changed) <= MOST_NAMED:
         for one in changed:
             output.say(f"{done} job {tables.label(one)}")
     else:
@@ -703,7 +328,7 @@ def _change(answer: dict[str, Any], done: str, *, as_json: bool) -> None:
         output.say("No job is chosen by that: see drom queue")
 
 
-MOST_SAID = 20
+MOST_NAMED = 20
 """Jobs that are named in lines of their own."""
 
 

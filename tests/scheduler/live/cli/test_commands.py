@@ -731,7 +731,7 @@ def test_where_no_job_has_run_there_is_no_report(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("words", "last"), [((), 100_000), (("--last", "5"), 5), (("--all",), 100_000)])
 def test_a_report_is_about_the_last_jobs(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], last: int) -> None:
     """Of which it is said how many, else about all."""
-    monkeypatch.setattr(commands, "_tell_history", lambda *_: None)
+    monkeypatch.setattr(commands, "_write_history", lambda *_: None)
     asked = answering(monkeypatch, {"history": [{}]})
     drom("queue", "--out", "folder", *words)
 
