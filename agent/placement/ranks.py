@@ -45,7 +45,7 @@ def fixed_cpus(ranks: Sequence[RankRequest]) -> int:
 
 
 PlacementKernel = Callable[[Sequence[RankRequest]], "dict[RankKey, int] | None"]
-"""The distribution kernel: requests to masks, or None when the counts do not fit."""
+"""The distribution kernel: requests to masks. None: the counts do not fit, or moving fewest tasks is best."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+def is_switched_off() -> bool:
+    """Return whether NUMBA_DISABLE_JIT switches compiling off, without importing numba."""
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in {"", "0"}
+
+
 def cache_folder(name: str, files: Sequence[Path]) -> Path | None:
     """Return a cache folder for exactly these files: numba detects a changed file, but no change in code that it calls.
 

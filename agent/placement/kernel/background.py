@@ -3,17 +3,20 @@
 
 A kernel that was never compiled for this processor takes half a minute. The agent does not wait for it: it starts with
 the same code as plain Python, while another process compiles into numba's cache, and then loads the result.
+
+Whole cores of one memory domain are all alike: there `drom.agent.placement.reachable.place_in_place` already has the
+best objective, since it moves fewest tasks. So a machine with one domain loads neither kernel nor numba, which would
+take most of the start of an agent and of its memory.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import TYPE_CHECKING, cast
 
 from drom.agent.placement.kernel import distributor
 from drom.agent.placement.kernel.distributor import Distributor, Infeasible, TaskRequest
-from drom.agent.system import python_command
+from drom.agent.system import numba_cache, python_command
 from drom.agent.topology.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -35,12 +38,19 @@ kernel()
 
 
 class CompiledKernel:
-    """The distribution kernel of one machine, an `drom.agent.placement.ranks.Place`; its unit is "core" or "thread"."""
+    """The distribution kernel of one machine, an `drom.agent.placement.ranks.PlacementKernel`.
+
+    Its unit is "core" or "thread".
+    """
 
     def __init__(self, machine: Topology, unit: str = "core") -> None:
-        warm = bool(os.environ.get("NUMBA_DISABLE_JIT")) or distributor.is_cached()
-        self._distributor = Distributor(usable_cores(machine, unit), use=None if warm else distributor.plain_kernel())
+        units = usable_cores(machine, unit)
+        self._distributor: Distributor | None = None
         self.compiler: subprocess.Popen[bytes] | None = None
+        if unit == "core" and len({domain for _, domain, _ in units}) == 1:
+            return
+        warm = numba_cache.is_switched_off() or distributor.is_cached()
+        self._distributor = Distributor(units, use=None if warm else distributor.plain_kernel())
         if not warm:
             command = python_command.python(COMPILE)
             # In a session of its own: Ctrl-C is for the agent, which then ends this process.
@@ -49,7 +59,9 @@ class CompiledKernel:
             )
 
     def __call__(self, requests: Sequence[RankRequest]) -> dict[RankKey, int] | None:
-        """Return a mask for each request, or None when the counts do not fit."""
+        """Return a mask for each request; None if the counts do not fit, or the machine leaves nothing to choose."""
+        if self._distributor is None:
+            return None
         pinned = 0
         for request in requests:
             pinned |= request.fixed
@@ -63,13 +75,13 @@ class CompiledKernel:
     @property
     def warning(self) -> str:
         """Why the kernel is not machine code; empty if it is."""
-        return self._distributor.compile_error
+        return self._distributor.compile_error if self._distributor else ""
 
     def load(self) -> None:
         """Load the machine code that the compiling process left in the cache, if it succeeded."""
         if self.compiler:
             self.compiler.wait()
-        if distributor.is_cached():
+        if self._distributor and distributor.is_cached():
             self._distributor.kernel = distributor.kernel()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drom.agent.model.cores import Core
-from drom.agent.system.numba_cache import cache_folder, caching
+from drom.agent.system.numba_cache import cache_folder, caching, is_switched_off
 
 from dromlib.cpulist import cpus, mask_of
 
@@ -175,10 +175,12 @@ def _compile(modules: Sequence[ModuleType]) -> None:
 
     From a complete cache only the entry point is loaded: its machine code contains what it calls.
     """
+    switched_off = RuntimeError("numba is switched off by NUMBA_DISABLE_JIT")
+    if is_switched_off():  # then the time to import numba is spared
+        raise switched_off
     numba: Any = importlib.import_module("numba")
-    if numba.config.DISABLE_JIT:
-        message = "numba is switched off by NUMBA_DISABLE_JIT"
-        raise RuntimeError(message)
+    if numba.config.DISABLE_JIT:  # by its settings file
+        raise switched_off
     with _only_one(modules), caching(_cache_folder(modules)):
         with contextlib.suppress(numba.NumbaError):  # what was marked complete has lost files
             if is_cached():

@@ -410,6 +410,14 @@ print(distributor.compiled, bool(distributor.compile_error), placement)
 
         assert said == "RuntimeError: numba is switched off by NUMBA_DISABLE_JIT\n"
 
+    @pytest.mark.parametrize(("value", "expected"), [("1", (False, False)), ("0", (True, True))])
+    def test_a_compiler_that_is_switched_off_is_not_imported(self, value: str, expected: tuple[bool, bool]) -> None:
+        """NUMBA_DISABLE_JIT counts as numba counts it; numba would take most of the start of an agent."""
+        script = f"import os, sys\nos.environ['NUMBA_DISABLE_JIT'] = {value!r}\n"
+        script += "from drom.agent.placement.kernel.distributor import kernel\n"
+
+        assert self.run(script + "print((kernel().compiled, 'numba' in sys.modules))") == f"{expected}\n"
+
     def test_cache_belongs_to_the_very_files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sources of the same text at another place, or changed at another time, get a cache of their own."""
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
