@@ -200,13 +200,14 @@ class TestMarks:
 
     def test_a_real_process_that_executes_another_program(self) -> None:
         """The kernel tells that the environment is another one."""
-        marks, script = EnvironmentTags(), "read line; exec env DROM_TASK=3:4 cat"
+        marks, script = EnvironmentTags(), "echo runs; read line; exec env DROM_TASK=3:4 cat"
         pipe = subprocess.PIPE
         with subprocess.Popen(
             ["sh", "-c", script], env={"DROM_TASK": "1:2"}, text=True, stdin=pipe, stdout=pipe
         ) as process:
             assert process.stdin
             assert process.stdout
+            assert process.stdout.readline() == "runs\n"  # Popen returns before the kernel shows its environment
             found = [marks.look([process.pid], processes.scan(), {UID})[0]]
             process.stdin.write("go\nsaid\n")
             process.stdin.flush()
