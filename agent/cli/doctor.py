@@ -60,7 +60,7 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
         doctor_checks.capabilities(root / "proc", uid),
         doctor_checks.descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1], options.capacity),
         doctor_checks.delegation(root, needed=options.enforce == "cpuset"),
-        _kernel_cache(),
+        _kernel_cache(options, machine),
         doctor_checks.reachable("library", native.library_path, runs=False),
         doctor_checks.reachable("preload", native.preload_path, runs=False),
         doctor_checks.reachable("launcher", native.run_path, runs=True),
@@ -80,9 +80,14 @@ def examine(options: Options, told: list[Finding], environ: Mapping[str, str]) -
     return found
 
 
+def _units(options: Options, machine: Topology) -> list[tuple[int, int, int]]:
+    """Return what an agent would hand out, as `usable_cores` does."""
+    return usable_cores(reserve(machine, parse_cpulist(options.reserved)), options.unit)
+
+
 def _topology(options: Options, environ: Mapping[str, str], machine: Topology) -> list[Finding]:
     reserved = parse_cpulist(options.reserved)
-    mask = sum(row[2] for row in usable_cores(reserve(machine, reserved), options.unit))
+    mask = sum(row[2] for row in _units(options, machine))
     if not mask:
         return [Finding("topology", "fail", "No CPU may be managed: check affinity, cpuset and the option reserved.")]
     found = [Finding("topology", "warn", warning) for warning in warnings_of(machine, options.unit, reserved)]
@@ -129,7 +134,9 @@ def _keys(options: Options) -> Finding:
         return Finding("keys", "fail", f"Communication with other nodes is not possible: {error}")
 
 
-def _kernel_cache() -> Finding:
+def _kernel_cache(options: Options, machine: Topology | None) -> Finding:
+    if machine and not distributor.is_needed(_units(options, machine), options.unit):
+        return Finding("kernel cache", "ok", "No distribution kernel is needed: all cores lie in one memory domain.")
     if distributor.is_cached():
         return Finding("kernel cache", "ok", "The distribution kernel is compiled for this processor.")
     text = "The distribution kernel is not compiled for this processor: an agent compiles it at its start, in half a "

@@ -47,7 +47,7 @@ class CompiledKernel:
         units = usable_cores(machine, unit)
         self._distributor: Distributor | None = None
         self.compiler: subprocess.Popen[bytes] | None = None
-        if unit == "core" and len({domain for _, domain, _ in units}) == 1:
+        if not distributor.is_needed(units, unit):
             return
         warm = numba_cache.is_switched_off() or distributor.is_cached()
         self._distributor = Distributor(units, use=None if warm else distributor.plain_kernel())

@@ -41,6 +41,7 @@ __all__ = [
     "Objective",
     "Placement",
     "TaskRequest",
+    "is_needed",
     "kernel",
     "split_cores",
 ]
@@ -106,6 +107,11 @@ class Kernel(NamedTuple):
     place: Callable[..., Any]
     compiled: bool
     error: str
+
+
+def is_needed(units: Sequence[Core], unit: str) -> bool:
+    """Return whether a kernel has anything to choose: whole cores ("core") of one memory domain are all alike."""
+    return unit != "core" or len({domain for _, domain, _ in units}) > 1
 
 
 def split_cores(cores: Sequence[Core]) -> tuple[Core, ...]:

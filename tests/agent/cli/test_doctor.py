@@ -31,6 +31,19 @@ def test_every_check_has_a_line(tmp_path: Path) -> None:
     assert len(lines) == len(rows) + 1
 
 
+def test_the_kernel_is_looked_for_where_it_is_needed(tmp_path: Path) -> None:
+    """A machine with one memory domain needs none, unless hardware threads are handed out."""
+
+    def text(*options: str) -> str:
+        done = drom("doctor", "--json", "--runtime-dir", tmp_path / "run", "--emulate", *options)
+        rows = json.loads(done.stdout)["checks"]
+        return str(next(row["text"] for row in rows if row["check"] == "kernel cache"))
+
+    assert text("pack:1 core:4 pu:2") == "No distribution kernel is needed: all cores lie in one memory domain."
+    assert text("pack:2 core:4").startswith("The distribution kernel is ")
+    assert text("pack:1 core:4 pu:2", "--unit", "thread").startswith("The distribution kernel is ")
+
+
 def test_what_fails_makes_the_exit_code(tmp_path: Path) -> None:
     """A broken configuration and a directory that cannot be used are lines like any other."""
     file = tmp_path / "drom.toml"
