@@ -380,7 +380,8 @@ def _on_nodes(job: Job, cluster: Cluster, now: float) -> list[str]:
     said = [_has(job, cluster)]
     if job.ranks:
         can, has = span_of(job.least, job.most, "core"), sum(job.sizes.values())
-        said.append(f"It runs on {can}, and has {has} now: the other {job.tasks - has} of its {job.tasks} ranks rest.")
+        rest = f"the other {job.tasks - has} of its {job.tasks} ranks rest" if has < job.tasks else "all its ranks run"
+        said.append(f"It runs on {can}, and has {has} now: {rest}.")
         said += [f"{about[0].upper()}{about[1:]}." for part in _drained(job, cluster) if (about := _leaving(part))]
         said += [_awaited(name, due) for name, due in job.awaited.items()]
     if cluster.fillers.is_saving(job):

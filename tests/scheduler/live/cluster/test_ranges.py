@@ -74,6 +74,8 @@ def test_a_job_shrinks_first_and_then_the_newcomer_starts(here: FakeCluster) -> 
     """It has ranks on all nodes from the start; the newcomer is asked to start when the cores have been left."""
     first = submitted(here, least=2, most=8)
     assert (first.state, first.shares, first.ranks) == ("running", {"n0": 4, "n1": 4}, {"n0": 4, "n1": 4})
+    said = explain.explain(first, here.cluster, here.now)
+    assert "It runs on 2 to 8 cores, and has 8 now: all its ranks run." in said
     assert mpi_command(first)[:5] == ("mpirun", "--host", "n0:4,n1:4", "-n", "8")
 
     second = here.submit(Spec(command=("heat",), folder="/", time=60, least=2, most=8))
