@@ -34,8 +34,9 @@ PROCESSORS = 16
 """Processors of the paper's experiment; here at most those of this machine."""
 SHARED_BY = (2, 4, 8)
 """Jobs that share them."""
-PAIRS = 6
-WINDOW = 5.0
+PAIRS = 20
+"""Pairs of runs. Processes differ by how they lie in memory and caches: many short runs tell more than few long."""
+WINDOW = 2.0
 """Seconds for which steps are counted."""
 PHASE = 20.0
 """Seconds for which the job of the figures has all cores, then half of them, then all again."""
