@@ -12,7 +12,7 @@ SOURCES := $(wildcard pyproject.toml constraints.txt CMakeLists.txt dromlib/layo
            $(shell find dromlib/native -type f -not -name '*.so' 2>/dev/null) $(wildcard examples/*.*) $(wildcard contrib/slurm/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kernel kernel-node kernel-simulator kernel-controllers test-modules manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-controllers chaos-fillers chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-adaptive demo-controllers demo-mixed demo-slurm bench clean
+.PHONY: help setup kernel kernel-node kernel-simulator kernel-live kernel-filling kernel-controllers test-modules manual test test-random test-crash chaos soak fuzz test-programs test-vm test-cluster test-slurm test-slurm-new chaos-cluster chaos-controllers chaos-fillers chaos-slurm slurm-plugin slurm-helper criu wheel docs lint demo demo-cluster demo-adaptive demo-controllers demo-mixed demo-slurm bench clean
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,15 +24,20 @@ $(READY): scripts/setup.sh $(SOURCES)
 	@touch $@
 
 kernel: $(READY)
-	@$(MAKE) --no-print-directory -j2 kernel-simulator kernel-node kernel-controllers test-modules
+	@$(MAKE) --no-print-directory -j2 kernel-simulator kernel-node kernel-controllers test-modules kernel-live kernel-filling
 
 kernel-node:
 	@$(VENV)/bin/python -c "from drom.agent.placement.kernel.distributor import kernel; kernel()"
 
 kernel-simulator:
 	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import *; [compile_program(load_policy(name), ordered=one) for name in BUILT_IN for one in (True, False)]; compile_start()"
-	@$(VENV)/bin/python -c "from drom.scheduler.gap_filling.simulation import compile_all; compile_all()"
+
+# These two use some of the simulator's compiled functions, and compile those that are not there yet: they come last.
+kernel-live:
 	@$(VENV)/bin/python -c "from drom.scheduler.engine.compiler import load_policy; from drom.scheduler.live.cluster.driver import prepare; prepare(load_policy('fcfs')); prepare(load_policy('resources'))"
+
+kernel-filling:
+	@$(VENV)/bin/python -c "from drom.scheduler.gap_filling.simulation import compile_all; compile_all()"
 
 kernel-controllers:
 	@$(VENV)/bin/python -c "from drom.scheduler.reproduction.controllers.experiment import *; setup = Setup(1, 50, 1); simulate(setup, sizes_of(LARGE, setup, 1), COSTS, OURS)"
