@@ -60,12 +60,8 @@ def _place_in_cpusets(requests: Sequence[RankRequest], cores: Cores) -> dict[Ran
 
 
 def _is_reachable(requests: Sequence[RankRequest], masks: dict[RankKey, int]) -> bool:
-    return is_reachable(
-        {
-            request.key: TaskState(request.held, request.granted, masks[request.key], request.floor)
-            for request in requests
-        }
-    )
+    states = {one.key: TaskState(one.held, one.granted, masks[one.key], one.floor) for one in requests}
+    return is_reachable(states)
 
 
 def _attempts(

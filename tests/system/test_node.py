@@ -301,6 +301,7 @@ def test_what_a_program_says_it_cannot_use_goes_to_others(agent: Agent, start: P
     a.tell("1")
     a.await_out("cpus [01]$")
     held = wait_until(lambda: {"0": "0", "1": "1"}.get(agent.tasks()["a"]["held"]), agent.tasks)
+    agent.await_tasks(a=held)
     assert agent.tasks()["a"]["wanted_max"] == 1
     told = agent.cli("explain", "a").stdout
     assert "It has the most that it says it can use." in told

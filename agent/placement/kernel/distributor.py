@@ -181,12 +181,10 @@ def _compile(modules: Sequence[ModuleType]) -> None:
 
     From a complete cache only the entry point is loaded: its machine code contains what it calls.
     """
-    switched_off = RuntimeError("numba is switched off by NUMBA_DISABLE_JIT")
-    if is_switched_off():  # then the time to import numba is spared
-        raise switched_off
-    numba: Any = importlib.import_module("numba")
-    if numba.config.DISABLE_JIT:  # by its settings file
-        raise switched_off
+    numba: Any = None if is_switched_off() else importlib.import_module("numba")  # which takes half a second
+    if numba is None or numba.config.DISABLE_JIT:
+        message = "numba is switched off by NUMBA_DISABLE_JIT"
+        raise RuntimeError(message)
     with _only_one(modules), caching(_cache_folder(modules)):
         with contextlib.suppress(numba.NumbaError):  # what was marked complete has lost files
             if is_cached():

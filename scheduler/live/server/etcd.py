@@ -196,9 +196,9 @@ def record_of(pair: dict[str, Any]) -> Record:
     return Record(from_wire(pair["key"]).decode(), from_wire(pair.get("value", "")), created, modified, lease)
 
 
-def _in_order(why: dict[int, str]) -> str:
+def _in_order(why: dict[int, _ElsewhereError]) -> str:
     """Return the reasons of members, by their numbers, as one clause."""
-    return "; ".join(why[number] for number in sorted(why))
+    return "; ".join(str(why[number]) for number in sorted(why))
 
 
 class Etcd:
@@ -238,8 +238,7 @@ class Etcd:
         If certificates are refused between us and every member, that is raised at once.
         """
         began, failures = time.monotonic(), 0
-        why: dict[int, str] = {}
-        untrusted = set[int]()
+        why: dict[int, _ElsewhereError] = {}
         while (left := seconds - (passed := time.monotonic() - began)) > 0:
             number = self._turn % len(self._pools)
             usual = min(2 * self._took, seconds / 2)
@@ -249,9 +248,8 @@ class Etcd:
                     value = self._value(answer)
             except _ElsewhereError as error:
                 if not (number in why and isinstance(error, _LateError)):  # a reason that is no timeout says more
-                    why[number] = str(error)
-                untrusted = untrusted | {number} if isinstance(error, _UntrustedError) else untrusted - {number}
-                if len(untrusted) == len(self._pools):
+                    why[number] = error
+                if sum(isinstance(one, _UntrustedError) for one in why.values()) == len(self._pools):
                     raise StoreError(_in_order(why)) from error
                 failures += 1
                 self._turn += 1
